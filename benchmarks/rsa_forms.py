@@ -26,8 +26,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 def build(side: str, device: str, **options: object) -> SelfAttention:
     """Build an RSA module of base size or, for the form "dot", fairseq's arithmetic."""
     if options["rsa_form"] == "dot":
-        dot = {"encoder_self_attention": "dot", "decoder_self_attention": "dot"}
-        options = {"attention_dropout": options["attention_dropout"], **dot}
+        options |= {"encoder_self_attention": "dot", "decoder_self_attention": "dot"}
     rsa = {"encoder_self_attention": "rsa", "decoder_self_attention": "rsa"}
     widths = dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim"), WIDTH)
     heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS)

@@ -9,12 +9,7 @@ from pathlib import Path
 from samples import PERIOD
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import (
-    GridRun,
-    as_variables,
-    read_variables,
-    without_effect,
-)
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
 
@@ -27,6 +22,7 @@ MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --act
 # As in Didolkar et al. 2022: a state belongs to one sample, so it needs no norm.
 LATENT = ["--latent-state-norm", "none", "--latent-chunk"]
 OF_BATCH = ("--batch-size", "--max-sentences", "--max-tokens", "--update-freq")
+WITHOUT_RSA = "without a system in SYSTEMS that has RSA's matrices"
 COUNTED = f"UPDATES are counted in batches of {BATCH} samples; leave it out"
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
 TRAINING = (
@@ -81,9 +77,7 @@ def read_settings() -> Settings:
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
     if not any("rsa" in system for system in settings.systems):
-        problems += without_effect(
-            settings, dict.fromkeys(("dilations", "gate"), "none of SYSTEMS has RSA's matrices")
-        )
+        problems += without_effect(dict.fromkeys(("DILATIONS", "GATE"), WITHOUT_RSA))
     refuse("variables that cannot be used", problems)
     return settings
 

@@ -1,7 +1,6 @@
 """What is trained: the settings from the environment, and the commands of each run."""
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
+from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables, without_effect
 from fairseq_recur.experiments.schema import setting
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.loading.states import read_state
@@ -114,7 +113,7 @@ def read_settings() -> Settings:
     """
     lists = ["systems", "seeds", "shares", "share_systems", "add"]
     settings = read_variables(Settings, lists, OWN_FLAGS)
-    problems = list(without_effect(settings))
+    problems = without_effect(unread(settings))
     if settings.warmup >= 1:
         problems.append(
             f"WARMUP={settings.warmup}: expected a number below 1, the part of UPDATES in which "
@@ -124,24 +123,19 @@ def read_settings() -> Settings:
     return settings
 
 
-def without_effect(settings: Settings) -> list[str]:
-    """Return a problem for each variable that is set although no training would read it."""
-    whole = 100 in settings.shares
+def unread(settings: Settings) -> dict[str, str]:
+    """Return the variables that no training reads, each with the reason."""
+    whole, found = 100 in settings.shares, {}
     trained = {*settings.share_systems, *(settings.systems if whole else ())}
-    problems = []
-    if "SYSTEMS" in os.environ and not whole:
-        problems.append(
-            f"SYSTEMS={os.environ['SYSTEMS']}: has no effect without the whole text; add 100 to "
-            "SHARES, or unset it: SHARE_SYSTEMS are the systems of the other shares"
+    if not whole:
+        found["SYSTEMS"] = (
+            "without the whole text, 100 in SHARES: the systems of the other shares are "
+            "SHARE_SYSTEMS"
         )
     rates = {"LR": trained.difference(BLOCK_RECURRENT), "BRT_LR": trained & {*BLOCK_RECURRENT}}
-    for name, systems in rates.items():
-        if name in os.environ and not systems:
-            problems.append(
-                f"{name}={os.environ[name]}: is not the rate of any chosen system; unset it, or "
-                "choose other systems"
-            )
-    return problems
+    for name in (name for name, systems in rates.items() if not systems):
+        found[name] = "on the chosen systems, which have another rate"
+    return found
 
 
 @dataclass(frozen=True)

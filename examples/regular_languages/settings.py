@@ -9,12 +9,7 @@ from pathlib import Path
 from table import BINS
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import (
-    GridRun,
-    as_variables,
-    read_variables,
-    without_effect,
-)
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
 
@@ -79,10 +74,11 @@ def read_settings() -> Settings:
     settings = read_variables(Settings, ["languages", "systems", "seeds"])
     cases, unread = [CASES[s] for s in settings.systems if s in CASES], {}
     if not cases:
-        unread = dict.fromkeys(("gate", "positions"), "none of SYSTEMS has RSA's matrices")
+        why = "without a system in SYSTEMS that has RSA's matrices"
+        unread = dict.fromkeys(("GATE", "POSITIONS"), why)
     if not any(map(dilated_heads, cases)):
-        unread["dilations"] = "none of SYSTEMS has dilated heads"
-    refuse("variables that cannot be used", without_effect(settings, unread))
+        unread["DILATIONS"] = "without a system in SYSTEMS that has dilated heads"
+    refuse("variables that cannot be used", without_effect(unread))
     return settings
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError, refuse
-from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
 
@@ -256,21 +255,18 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
     found = {}
     if ablation:
         found = dict.fromkeys(
-            ("SYSTEMS", "SPLIT", "HEADS", "DILATIONS"), f"the ablation {ablation}"
+            ("SYSTEMS", "SPLIT", "HEADS", "DILATIONS"), f"on the ablation {ablation}"
         )
         if ablation == "gates":
-            found["CELLS"] = "the ablation gates, which has the cell ETTh1/24"
+            found["CELLS"] = "on the ablation gates, which has the cell ETTh1/24"
     elif not own:
-        why = "the cells of the table, which have the paper's; they are for CELLS with a FILE.csv"
+        why = (
+            "on the cells of the table, which have the paper's; they are for CELLS with a FILE.csv"
+        )
         found = dict.fromkeys(("SPLIT", "HEADS", "DILATIONS"), why)
     elif not rsa:
-        found = dict.fromkeys(("HEADS", "DILATIONS"), "systems without RSA")
-    problems = [
-        f"{name}={os.environ[name]}: has no effect on {why}; unset it"
-        for name, why in found.items()
-        if name in os.environ
-    ]
-    refuse("variables that cannot be used", problems)
+        found = dict.fromkeys(("HEADS", "DILATIONS"), "on systems without RSA")
+    refuse("variables that cannot be used", without_effect(found))
 
 
 def check_files(cells: Iterable[Cell], folder: str) -> None:

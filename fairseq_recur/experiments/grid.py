@@ -121,17 +121,16 @@ def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
     }
 
 
-def without_effect(settings: Any, reasons: Mapping[str, str]) -> list[str]:
-    """Return a message for each of some settings that is not its default, with the reason.
+def without_effect(reasons: Mapping[str, str]) -> list[str]:
+    """Return a message for each environment variable that is set although nothing reads it.
 
     Args:
-        settings: from `read_variables`
-        reasons: why nothing reads a setting, by its name
+        reasons: variable -> on what, or without what, it has no effect
     """
     return [
-        f"{name.upper()}={getattr(settings, name)} has no effect: {why}; leave it out"
+        f"{name}={os.environ[name]}: has no effect {why}; unset it"
         for name, why in reasons.items()
-        if getattr(settings, name) != settings.__dataclass_fields__[name].default
+        if name in os.environ
     ]
 
 

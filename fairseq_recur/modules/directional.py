@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import directional_attention, directional_map, stores_map
+from fairseq_recur.ops.attention import directional_attention, directional_map
 
 
 class DirectionalSelfAttention(SelfAttention):
@@ -18,6 +18,7 @@ class DirectionalSelfAttention(SelfAttention):
     """
 
     sides = ("encoder",)
+    fused = True
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -28,10 +29,6 @@ class DirectionalSelfAttention(SelfAttention):
                 f"--{side}-attention-heads {heads}: directional needs an even number of heads, one "
                 "half for each direction"
             )
-
-    def stores_map(self, query: Tensor, context: Context) -> bool:
-        """As in `SelfAttention.stores_map`."""
-        return stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

@@ -41,6 +41,9 @@ class SelfAttention(MultiheadBase):
     In a map whose options decide it, `without_map` does.
     """
 
+    fused: ClassVar[bool] = False
+    """Whether `attend` uses torch's fused kernel where nobody asks for the map."""
+
     few_rows: ClassVar[bool] = False
     """Whether a mixture acts on only a few rows."""
 
@@ -75,7 +78,7 @@ class SelfAttention(MultiheadBase):
 
     def stores_map(self, query: Tensor, context: Context) -> bool:
         """Whether `attend` stores the map of *query* (B, H, T, D), even if nobody asks for it."""
-        return True
+        return not self.fused or stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """The attention map without dropout.
@@ -202,6 +205,7 @@ class DotSelfAttention(SelfAttention):
     the scores are not scaled, and the mask holds the bias of the relative positions.
     """
 
+    fused = True
     reads_memory = True
 
     @property
@@ -241,10 +245,6 @@ class DotSelfAttention(SelfAttention):
             attn_mask=mask,
             need_head_weights=need_head_weights,
         )
-
-    def stores_map(self, query: Tensor, context: Context) -> bool:
-        """As in `SelfAttention.stores_map`."""
-        return stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

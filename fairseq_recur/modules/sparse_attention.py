@@ -13,7 +13,7 @@ from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import dot_product_attention, stores_map
+from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.sparse_attention import (
     attending_rows,
@@ -161,11 +161,8 @@ class LogSparseSelfAttention(SelfAttention):
     An encoder looks both ways, a decoder back.
     """
 
+    fused = True
     reads_memory = True
-
-    def stores_map(self, query: Tensor, context: Context) -> bool:
-        """As in `SelfAttention.stores_map`."""
-        return stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

@@ -287,6 +287,21 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     assert list(ops.with_torchs(own)) == ["fast", "plain"]
 
 
+def test_forms_and_steps_of_rsa(bench: Any, run: Callable[..., dict[str, Any]]) -> None:
+    """Every form, and fairseq's module beside them, with the same dropout."""
+    short = "--rounds 1 --inner 1 --lengths 16 --attention-dropout 0.3".split()
+    rows = run("rsa_forms.py", *short)["rows"]
+    assert [(row["side"], row["length"]) for row in rows] == [("encoder", 16), ("decoder", 16)]
+    forms = bench("rsa_forms")
+    assert all(list(row["ms"]) == ["dot", *forms.FORMS] for row in rows)
+    for form in ("dot", "mixed"):
+        module = forms.build("encoder", "cpu", rsa_form=form, attention_dropout=0.3)
+        assert module.dropout_probability == 0.3
+        assert (module.mixture is None) == (form == "dot")
+    steps = run("steps.py", *"--rounds 1 --steps 2 --keys 64".split())["rows"]
+    assert [row["op"] for row in steps] == ["rsa", "srformer"]
+
+
 def test_operations(run: Callable[..., dict[str, Any]]) -> None:
     found = run("ops.py", "--only", "rem_product", "--lengths", "32", "--rounds", "2")
     (row,) = found["rows"]

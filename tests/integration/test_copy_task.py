@@ -184,7 +184,7 @@ def test_wrong_settings_are_refused(
     assert "CHUNK=24: expected less than the shortest of LENGTHS, 24" in said
     assert miniature(SYSTEMS="brt_lm tlb_lm", GATE="1", DILATIONS="3,6,9,12") == 2
     assert capsys.readouterr().err.splitlines()[1:] == [
-        f"- {given} has no effect: none of SYSTEMS has RSA's matrices; leave it out"
+        f"- {given}: has no effect without a system in SYSTEMS that has RSA's matrices; unset it"
         for given in ("DILATIONS=3,6,9,12", "GATE=1")
     ]
     assert miniature("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err

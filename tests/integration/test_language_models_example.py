@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
     "WARMUP": ({"WARMUP": "1"}, "WARMUP=1.0: expected a number below 1, the part of UPDATES"),
-    "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: is not the rate of any chosen system; unset it"),
+    "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: has no effect on the chosen systems, .* unset it"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
     "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
     "a length": ({"OPTIONS": "--tokens-per-sample 4"}, "--tokens-per-sample: choose it with TOK"),

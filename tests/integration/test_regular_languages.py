@@ -356,9 +356,9 @@ def test_wrong_settings_are_refused(example: Example, capsys: pytest.CaptureFixt
     unread = {"GATE": "2", "POSITIONS": "1", "DILATIONS": "3,3"}
     assert example(SYSTEMS="transformer", **unread) == 2
     assert [line.split(";")[0] for line in capsys.readouterr().err.splitlines()[1:]] == [
-        "- GATE=2 has no effect: none of SYSTEMS has RSA's matrices",
-        "- POSITIONS=1 has no effect: none of SYSTEMS has RSA's matrices",
-        "- DILATIONS=3,3 has no effect: none of SYSTEMS has dilated heads",
+        "- GATE=2: has no effect without a system in SYSTEMS that has RSA's matrices",
+        "- POSITIONS=1: has no effect without a system in SYSTEMS that has RSA's matrices",
+        "- DILATIONS=3,3: has no effect without a system in SYSTEMS that has dilated heads",
     ]
     assert example(SYSTEMS="transformer rsa_1", **unread) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
