@@ -18,7 +18,7 @@ from fairseq_recur.loading.states import read_state
 
 HERE = Path(__file__).resolve().parent
 
-LEARNED = ["--arch", "xl_lm_tiny", "--rsa-gate-init=1", "--decoder-self-attention-mixture"]
+LEARNED = ["--arch", "xl_lm_tiny", "--decoder-self-attention-mixture"]
 SYSTEMS = {
     "xl_lm": ["--arch", "xl_lm_tiny"],
     "rsa_xl_lm": ["--arch", "rsa_xl_lm_tiny"],
@@ -37,6 +37,16 @@ BASELINES = {
     "rsa_brt_lm": "brt_lm",
 }
 """The same model without the mixture."""
+GATES = {
+    "characters": {"xl_lm": "1", "brt_lm": "-1"},
+    "words": {"xl_lm": "-1", "brt_lm": "-2"},
+}
+"""The initial mu on each host: for Text8 and for WikiText-103 (table 7 of the paper)."""
+DILATIONS = {
+    "characters": {"xl_lm": "6,12", "brt_lm": "5,10"},
+    "words": {"xl_lm": "12,24", "brt_lm": "12,24"},
+}
+"""Those of RSA's two heads, from the same table: a model of this size has fewer heads."""
 
 TASK = ["--task", "language_modeling_with_memory", "--num-workers", "0"]
 # An epoch may be as short as a hundred updates, so validation goes by updates alone.
@@ -231,8 +241,7 @@ class TextRun(CellRun):
 def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     """Return the flags of a training."""
     flags = [*TASK, *SYSTEMS[system], *TRAINING.split(), "--seed", str(seed)]
-    if system in ("tl_xl_lm", "fl_xl_lm"):
-        flags += ["--learned-matrix-length", str(settings.tokens + settings.memory)]
+    flags += mixture_flags(system, settings)
     every = str(math.ceil(settings.updates / VALIDATIONS))
     rate = settings.brt_lr if system in BLOCK_RECURRENT else settings.lr
     given = {
@@ -244,6 +253,17 @@ def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     flags += ["--cpu"] if settings.device == "cpu" else []
     flags += ["--warmup-updates", str(round(settings.warmup * settings.updates))]
     return [*flags, *shlex.split(settings.options)]
+
+
+def mixture_flags(system: str, settings: Settings) -> list[str]:
+    """Return the flags of a system's matrices, which depend on the units as in the paper."""
+    host = BASELINES.get(system)
+    if host is None:
+        return []
+    gate = f"--rsa-gate-init={GATES[settings.units][host]}"
+    if system in ("tl_xl_lm", "fl_xl_lm"):
+        return [gate, "--learned-matrix-length", str(settings.tokens + settings.memory)]
+    return [gate, "--rsa-dilations", DILATIONS[settings.units][host]]
 
 
 def evaluation_flags(system: str, settings: Settings) -> list[str]:

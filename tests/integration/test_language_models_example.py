@@ -90,13 +90,13 @@ def test_everything_in_miniature(
     (cell,) = results["runs"]["50"]["rsa_xl_lm"].values()
     assert cell["tokens"] == 65 and 4 < cell["perplexity"] < 20
     assert cell["perplexity"] == pytest.approx(2 ** cell["bpc"], rel=0.001)
-    # They start at sigmoid(1), and four updates of Adam move them a little.
+    # They start at sigmoid(-1), the paper's for words, and four updates of Adam move them a little.
     assert [*cell["gates"]] == ["1", "2", "3"]
-    start = 1 / (1 + math.exp(-1))
+    start = 1 / (1 + math.exp(1))
     assert all(1e-5 < abs(gate - start) < 0.002 for gate in cell["gates"].values())
     table = (work / "results.md").read_text()
     perplexity = f"{cell['perplexity']:.2f}"
-    shown = f"{cell['parameters']:,} | {perplexity} | {perplexity} |  | 0.73"
+    shown = f"{cell['parameters']:,} | {perplexity} | {perplexity} |  | 0.2"
     assert f"| 50 % | rsa_xl_lm | 1 | {shown}" in table
     assert table.partition("\n\n")[2].strip() in printed
     assert (work / "figure.png").stat().st_size > 1000
