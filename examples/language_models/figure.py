@@ -15,14 +15,17 @@ COLOUR_OF = dict(zip(SYSTEMS, COLOURS))
 def draw(results: Results, file: Path) -> None:
     """Draw three panels: every system, the measure over the share, and the gates over the layers.
 
-    The last two are the middle and the right panel of the paper's figure 4.
+    The last two are the middle and the right panel of the paper's figure 4. A panel without data
+    is left out.
     """
-    figure = new_figure(14.0, 4.2)
-    axes = figure.subplots(1, 3)
-    draw_systems(axes[0], results)
-    draw_shares(axes[1], results)
-    draw_gates(axes[2], results)
-    for axis in axes:
+    panels = [draw_systems]
+    if any(len(shares_of(results, system)) > 1 for system in SYSTEMS):
+        panels.append(draw_shares)
+    if any(gates(seeds) for found in results["runs"].values() for seeds in found.values()):
+        panels.append(draw_gates)
+    figure = new_figure(14.0 * len(panels) / 3, 4.2)
+    for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        panel(axis, results)
         plain_axes(axis)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize="small")
@@ -41,11 +44,16 @@ def draw_systems(axis: Any, results: Results) -> None:
     axis.set(title="the whole training text", ylabel=f"{name} on the test set")
 
 
+def shares_of(results: Results, system: str) -> list[int]:
+    """Return the shares of the training text that a system has results of, in %."""
+    return sorted(int(share) for share, found in results["runs"].items() if system in found)
+
+
 def draw_shares(axis: Any, results: Results) -> None:
     """Mean and range over the seeds, for the systems with several shares."""
     runs, name = results["runs"], measure(results)
     for system in SYSTEMS:
-        shares = sorted(int(share) for share in runs if system in runs[share])
+        shares = shares_of(results, system)
         if len(shares) < 2:
             continue
         of_seeds = [values(runs[str(share)][system], name) for share in shares]

@@ -17,7 +17,16 @@ from tests.unit.test_context import LAYERS
 from tests.unit.test_forecaster import inputs as windows
 from tests.unit.test_forecaster import make  # noqa: F401  (a fixture)
 from tests.unit.test_memory_model import SEGMENT, shrunk, small
-from tests.unit.test_model_properties import EVAL, PAD, encode, sentences, targets, true_lengths
+from tests.unit.test_model_properties import (
+    EVAL,
+    PAD,
+    encode,
+    expected_length,
+    lengthened,
+    sentences,
+    targets,
+    true_lengths,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -173,8 +182,9 @@ def test_invariants_in_every_precision(
         out, state = encode(model, source), {}
         for t in range(1, target.size(1) + 1):
             step, _ = model.decoder(target[:, :t], encoder_out=out, incremental_state=state)
-            forced, _ = model.decoder(target[:, :t], encoder_out=out)
-            assert_near(step[:, -1], forced[:, -1])
+            whole = lengthened(target[:, :t], expected_length(system))
+            forced, _ = model.decoder(whole, encoder_out=out)
+            assert_near(step[:, -1], forced[:, t - 1])
 
 
 def test_no_layer_waits_for_the_device(make_model: Callable, system: list[str]) -> None:

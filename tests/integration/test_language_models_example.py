@@ -224,6 +224,30 @@ def test_each_host_has_its_rate(
     assert flags[flags.index("--warmup-updates") + 1] == "15"
 
 
+@pytest.mark.parametrize(
+    "units, started",
+    [
+        ("characters", {"xl_lm": (None, None), "rsa_xl_lm": ("1", "6,12"), "tl_xl_lm": ("1", None),
+                        "fl_xl_lm": ("1", None), "brt_lm": (None, None),
+                        "rsa_brt_lm": ("-1", "5,10")}),
+        ("words", {"xl_lm": (None, None), "rsa_xl_lm": ("-1", "12,24"), "tl_xl_lm": ("-1", None),
+                   "fl_xl_lm": ("-1", None), "brt_lm": (None, None),
+                   "rsa_brt_lm": ("-2", "12,24")}),
+    ],
+)  # fmt: skip
+def test_gates_and_dilations_belong_to_the_units(
+    modules: Callable[[str], Any], units: str, started: dict[str, tuple[str | None, str | None]]
+) -> None:
+    """Table 7 of the paper: those for Text8, and for WikiText-103."""
+    settings = modules("settings")
+    for system, expected in started.items():
+        flags = settings.train_flags(system, 1, settings.Settings(units=units))
+        found = " ".join(flags) + " "
+        gate = re.search(r"--rsa-gate-init=(\S+)", found)
+        dilations = re.search(r"--rsa-dilations (\S+)", found)
+        assert (gate and gate[1], dilations and dilations[1]) == expected
+
+
 def test_a_wrong_text_is_refused_before_any_work(
     modules: Callable[[str], Any], folder: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -364,7 +388,10 @@ def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> 
     assert "--cpu" not in [*on_gpu.argv("train"), *on_gpu.argv("evaluate")]
 
 
-def test_differences_are_over_common_seeds(modules: Callable[[str], Any]) -> None:
+def test_differences_are_over_common_seeds(
+    modules: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the table; the figure leaves out panels without data."""
     report = modules("report")
 
     def seeds(gates: bool, **values: float) -> dict[str, dict[str, Any]]:
@@ -388,6 +415,15 @@ def test_differences_are_over_common_seeds(modules: Callable[[str], Any]) -> Non
         "| 20 % | xl_lm | 1 | 1,000 | 2.0000 | 2.0000 |  |  |  |  |",
         "| 20 % | rsa_xl_lm | 2 | 1,000 | 2.5000 | 2.5000 |  | 0.938 | 0.625 | 1.250 |",
     ]
+    figure, drawn = modules("figure"), []
+    monkeypatch.setattr(
+        figure, "save", lambda page, _: drawn.append([axis.get_title() for axis in page.axes])
+    )
+    plain = {"100": {"xl_lm": runs["100"]["xl_lm"]}}
+    for found in (runs, {"100": runs["100"]}, plain):
+        figure.draw({**results, "runs": found}, Path("unused.png"))
+    whole, shares, gates = "the whole training text", "less training text", "gates"
+    assert drawn == [[whole, shares, gates], [whole, gates], [whole]]
 
 
 # The full size ------------------------------------------------------------------------

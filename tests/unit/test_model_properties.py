@@ -135,6 +135,19 @@ def beam_order(beams: int, keep: list[int], generator: torch.Generator) -> Tenso
     )
 
 
+def expected_length(system: list[str]) -> int:
+    """The length that decoding expects, where a layer reads the reference's; 0: it reads none."""
+    options = option_values(system)
+    reads = options.get("target_length_mode") == "reference"
+    return int(options["target_length"]) if reads else 0
+
+
+def lengthened(prefix: Tensor, length: int) -> Tensor:
+    """Append words to prefixes that are shorter."""
+    later = targets(len(prefix), max(1, length - prefix.size(1) + 1))[:, 1:]
+    return torch.cat([prefix, later.to(prefix)], dim=1)
+
+
 @pytest.mark.parametrize(
     "beamable", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "beamable"]
 )
@@ -148,10 +161,8 @@ def test_incremental_decoding_equals_teacher_forcing(
     """
     model = small(make_model, system)
     beams, steps = 3, 7
-    later = 0
-    if option_values(system).get("target_length_mode") == "reference":
-        assert int(option_values(system)["target_length"]) == steps
-        later = steps
+    length = expected_length(system)
+    assert length in (0, steps)
     if beamable:
         model.make_generation_fast_(beamable_mm_beam_size=beams)
         model.decoder.set_beam_size(beams)
@@ -163,8 +174,7 @@ def test_incremental_decoding_equals_teacher_forcing(
     for step in range(steps):
         logits, extra = model.decoder(prefix, encoder_out=out, incremental_state=state)
         rows = source[kept].repeat_interleave(beams, dim=0)
-        unread = targets(len(prefix), max(1, later - step))[:, 1:]
-        whole = torch.cat([prefix, unread], dim=1)
+        whole = lengthened(prefix, length)
         forced, of_all = model.decoder(whole, encoder_out=encode(model, rows))
         torch.testing.assert_close(logits[:, -1], forced[:, step], rtol=1e-9, atol=1e-11)
         (newest,), (all_steps,) = extra["attn"], of_all["attn"]
