@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from settings import BLOCK_RECURRENT, TextRun
+from settings import TextRun
 
 from fairseq_recur.experiments.added import Results, read_added
 
@@ -33,20 +33,13 @@ def read(files: Sequence[str], here: Results, runs: Sequence[TextRun]) -> list[R
 
 def differences(results: Results, here: Results, runs: Sequence[TextRun]) -> Iterator[str]:
     """Yield what keeps the results of a file from standing beside those of here."""
-    systems: set[str] = set()
     for of_systems in results["runs"].values():
-        systems.update(of_systems)
         for of_seeds in of_systems.values():
             for result in of_seeds.values():
                 if not result.keys() >= RESULT:
                     raise KeyError("a run lacks what the table needs")
-    unread = set()  # a rate says nothing about results that it did not make
-    if systems <= {*BLOCK_RECURRENT}:
-        unread.add("LR")
-    if not systems & {*BLOCK_RECURRENT}:
-        unread.add("BRT_LR")
     before, now = results["settings"], here["settings"]
-    compared = [name for name in now if name not in FREE and name not in unread]
+    compared = [name for name in now if name not in FREE]
     other = [name for name in compared if before.get(name) != now[name]]
     if other:
         yield f"was trained with another {', '.join(other)}"

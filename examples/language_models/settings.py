@@ -28,8 +28,6 @@ SYSTEMS = {
     "rsa_brt_lm": ["--arch", "rsa_brt_lm_tiny"],
 }
 NAMES = " ".join(SYSTEMS)
-BLOCK_RECURRENT = ("brt_lm", "rsa_brt_lm")
-"""They have a learning rate of their own: that of the others is too high for them."""
 BASELINES = {
     "rsa_xl_lm": "xl_lm",
     "tl_xl_lm": "xl_lm",
@@ -98,7 +96,6 @@ class Settings:
     )
     updates: int = setting(4000, least=1)
     lr: float = setting(0.001, "a number above 0", least=1e-12)
-    brt_lr: float = setting(0.0005, "a number above 0", least=1e-12)
     warmup: float = setting(0.1, "a number from 0 to below 1", least=0)
     batch: int = setting(16, least=1)
     tokens: int = setting(64, least=2)
@@ -123,7 +120,8 @@ def read_settings() -> Settings:
     """
     lists = ["systems", "seeds", "shares", "share_systems", "add"]
     settings = read_variables(Settings, lists, OWN_FLAGS)
-    problems = without_effect(unread(settings))
+    why = "without the whole text, 100 in SHARES: the systems of the other shares are SHARE_SYSTEMS"
+    problems = without_effect({} if 100 in settings.shares else {"SYSTEMS": why})
     if settings.warmup >= 1:
         problems.append(
             f"WARMUP={settings.warmup}: expected a number below 1, the part of UPDATES in which "
@@ -131,21 +129,6 @@ def read_settings() -> Settings:
         )
     refuse("variables that cannot be used", problems)
     return settings
-
-
-def unread(settings: Settings) -> dict[str, str]:
-    """Return the variables that no training reads, each with the reason."""
-    whole, found = 100 in settings.shares, {}
-    trained = {*settings.share_systems, *(settings.systems if whole else ())}
-    if not whole:
-        found["SYSTEMS"] = (
-            "without the whole text, 100 in SHARES: the systems of the other shares are "
-            "SHARE_SYSTEMS"
-        )
-    rates = {"LR": trained.difference(BLOCK_RECURRENT), "BRT_LR": trained & {*BLOCK_RECURRENT}}
-    for name in (name for name, systems in rates.items() if not systems):
-        found[name] = "on the chosen systems, which have another rate"
-    return found
 
 
 @dataclass(frozen=True)
@@ -243,10 +226,9 @@ def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     flags = [*TASK, *SYSTEMS[system], *TRAINING.split(), "--seed", str(seed)]
     flags += mixture_flags(system, settings)
     every = str(math.ceil(settings.updates / VALIDATIONS))
-    rate = settings.brt_lr if system in BLOCK_RECURRENT else settings.lr
     given = {
         "tokens-per-sample": settings.tokens, "memory-length": settings.memory,
-        "batch-size": settings.batch, "lr": rate, "max-update": settings.updates,
+        "batch-size": settings.batch, "lr": settings.lr, "max-update": settings.updates,
         "save-interval-updates": every, "validate-interval-updates": every,
     }  # fmt: skip
     flags += [word for name, value in given.items() for word in (f"--{name}", str(value))]

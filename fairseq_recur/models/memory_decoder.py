@@ -59,7 +59,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         self.bottleneck: Any = None if memory is None else memory.bottleneck(cfg)
         if is_transformer_xl(cfg):
             share_position_biases(self.modules())
-            draw_weights(self)
+            draw_weights(self, cfg.init_std)
 
     def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
         """Layer *number* from the bottom, which may be the memory's."""

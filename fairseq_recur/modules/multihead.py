@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_recur.modules.options import NoOptions
 from fairseq_recur.modules.t5 import inner_width, is_t5, use_unbiased_projections
-from fairseq_recur.modules.transformer_xl import DEVIATION, is_transformer_xl
+from fairseq_recur.modules.transformer_xl import is_transformer_xl
 
 
 class MultiheadBase(MultiheadAttention):
@@ -49,7 +49,7 @@ class MultiheadBase(MultiheadAttention):
             use_unbiased_projections(self, cfg, widths, (host.embed_dim * self.head_dim) ** -0.5)
             self.scaling = 1.0
         elif is_transformer_xl(cfg):
-            use_unbiased_projections(self, cfg, widths, DEVIATION, DEVIATION)
+            use_unbiased_projections(self, cfg, widths, cfg.init_std, cfg.init_std)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

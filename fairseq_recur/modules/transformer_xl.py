@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.options import option
 
 DEVIATION = 0.02
-"""Standard deviation of all initial weights; the mean is 1 for norms, otherwise 0."""
+"""Standard deviation of the initial scales of norms, and by default of the weights."""
 
 
 @dataclass
@@ -29,7 +29,14 @@ class TransformerXLOptions:
         "arithmetic around the attention map: fairseq's, or that of Dai et al. 2019: "
         "self-attention without biases, the vectors u and v of --decoder-self-attention xl shared "
         "by all layers, a bias for each word in the output, linear maps and embeddings drawn "
-        "from N(0, 0.02)",
+        "from a normal distribution",
+    )
+    init_std: float = option(
+        DEVIATION,
+        "standard deviation of the initial linear maps and embeddings; 0.02 is that of Dai et al. "
+        "for widths of 410 to 1,024, and in narrower models too small to learn reliably",
+        (1e-4, 1.0),
+        needs={"language_model_host": ("transformer_xl",)},
     )
     decoder_head_dim: int = option(
         0,
@@ -93,11 +100,11 @@ def add_biases(softmax: AdaptiveSoftmax, projected: bool) -> None:
     )
 
 
-def draw_weights(model: nn.Module) -> None:
-    """Draw linear maps and embeddings from N(0, 0.02), scales of layer norms from N(1, 0.02)."""
+def draw_weights(model: nn.Module, deviation: float) -> None:
+    """Draw linear maps and embeddings with a *deviation*, scales of layer norms from N(1, 0.02)."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=DEVIATION)
+            nn.init.normal_(module.weight, std=deviation)
         elif isinstance(module, nn.LayerNorm):
             nn.init.normal_(module.weight, 1.0, DEVIATION)
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:

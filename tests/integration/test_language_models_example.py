@@ -154,27 +154,23 @@ def add_to_another_folder(
     monkeypatch.delenv("ADD")
 
 
-def test_a_rate_counts_where_it_was_used(
+def test_results_of_another_rate_do_not_join(
     modules: Callable[[str], Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results without block-recurrent systems fit any BRT_LR, and only these."""
-    for name, value in {
-        "SHARES": "100",
-        "SYSTEMS": "xl_lm brt_lm",
-        "SHARE_SYSTEMS": "xl_lm",
-    }.items():
+    """What was trained on another device does."""
+    for name, value in {"SHARES": "100", "SYSTEMS": "xl_lm", "SHARE_SYSTEMS": "xl_lm"}.items():
         monkeypatch.setenv(name, value)
     settings, elsewhere = modules("settings"), modules("elsewhere")
     made = modules("report").about(
         settings.read_settings(), modules("text").read(folder, "words"), str(folder)
     )
-    result = dict.fromkeys(elsewhere.RESULT, 1)
-    monkeypatch.setenv("BRT_LR", "0.1")
-    now = settings.read_settings()
-    here = {**made, "settings": now.as_dict()}
-    runs = list(settings.text_runs(now, tmp_path))
-    for system, expected in (("xl_lm", []), ("brt_lm", ["was trained with another BRT_LR"])):
-        results = {**made, "runs": {"100": {system: {"1": result}}}}
+    results = {**made, "runs": {"100": {"xl_lm": {"1": dict.fromkeys(elsewhere.RESULT, 1)}}}}
+    for name, value, expected in (
+        ("DEVICE", "cuda", []), ("LR", "0.1", ["was trained with another LR"]),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+        now = settings.read_settings()
+        here, runs = {**made, "settings": now.as_dict()}, list(settings.text_runs(now, tmp_path))
         assert list(elsewhere.differences(results, here, runs)) == expected
 
 
@@ -185,7 +181,6 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
     "WARMUP": ({"WARMUP": "1"}, "WARMUP=1.0: expected a number below 1, the part of UPDATES"),
-    "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: has no effect on the chosen systems, .* unset it"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
     "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
     "a length": ({"OPTIONS": "--tokens-per-sample 4"}, "--tokens-per-sample: choose it with TOK"),
@@ -208,20 +203,19 @@ def test_wrong_settings_are_refused_before_any_work(
     assert not (tmp_path / "work").exists()
 
 
-def test_each_host_has_its_rate(
+def test_the_rate_rises(
     modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block-recurrent layer and its form with RSA have one, all others another; all rise."""
-    given = {"SHARES": "100", "LR": "0.3", "BRT_LR": "0.1", "UPDATES": "50", "WARMUP": "0.3"}
+    """In a part of the updates, for all systems alike."""
+    given = {"SHARES": "100", "LR": "0.3", "UPDATES": "50", "WARMUP": "0.3"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     settings = modules("settings")
-    runs = settings.text_runs(settings.read_settings(), tmp_path)
-    rates = {run.system: run.flags[run.flags.index("--lr") + 1] for run in runs}
-    assert set(rates) == set(settings.SYSTEMS)
-    assert all(rate == ("0.1" if "brt" in name else "0.3") for name, rate in rates.items())
-    flags = settings.train_flags("xl_lm", 1, settings.read_settings())
-    assert flags[flags.index("--warmup-updates") + 1] == "15"
+    runs = list(settings.text_runs(settings.read_settings(), tmp_path))
+    assert {run.system for run in runs} == set(settings.SYSTEMS)
+    for run in runs:
+        found = [run.flags[run.flags.index(f) + 1] for f in ("--lr", "--warmup-updates")]
+        assert found == ["0.3", "15"]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ OTHER_VALUES: dict[str, list[Any]] = {
     "recurrence_steps": [3, -1],
     "recurrence_fused_layers": ["all"],
     "memory_length": [2, 0],
+    "init_std": [0.1],
     "recurrent_layer": [1],
     "recurrent_state_length": [3],
     "recurrent_block": [1, 3],
