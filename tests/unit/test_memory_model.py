@@ -499,7 +499,7 @@ def test_weight_decay_leaves_alone_the_matrices_only(build: Build, name: str) ->
 
 
 def test_the_host_is_transformer_xl(make_model: Build) -> None:
-    """Shared u and v, no biases in attention, one for each word, weights from N(0, 0.02)."""
+    """Shared u and v, no biases in attention, one for each word, small weights."""
     model = make_model("xl_lm_tiny")
     terms = [m for m in model.modules() if isinstance(m, SinusoidalLags)]
     assert len(terms) == 4
@@ -510,10 +510,23 @@ def test_the_host_is_transformer_xl(make_model: Build) -> None:
     decoder = model.decoder
     assert decoder.output_projection.weight is decoder.embed_tokens.weight
     assert decoder.output_projection.bias.size() == (len(decoder.embed_tokens.weight),)
-    for weight in (decoder.embed_tokens.weight[4:], decoder.layers[0].fc1.weight):
-        assert 0.018 < weight.std() < 0.022
+    attention = decoder.layers[0].self_attn.q_proj.weight
+    for weight in (decoder.embed_tokens.weight[4:], decoder.layers[0].fc1.weight, attention):
+        assert 0.038 < weight.std() < 0.042
+    norm = decoder.layers[0].final_layer_norm.weight
+    assert 0.015 < norm.std() < 0.025 and 0.99 < norm.mean() < 1.01
     assert not decoder.embed_tokens.weight[1].any()
     assert decoder.layer_norm is None and not decoder.layers[0].normalize_before
+
+
+@pytest.mark.parametrize("arch", MEMORY_MODELS)
+def test_initial_weights_belong_to_the_width(arch: str, make_model: Build) -> None:
+    """Those of Dai et al., but in a model of width 128."""
+    expected = 0.04 if arch.endswith("_tiny") else 0.02
+    assert ARCH_MODEL_REGISTRY[arch].config_class().init_std == expected
+    for flags, deviation in (([], expected), (["--init-std", "0.3"], 0.3)):
+        model = make_model(arch, *small(arch), *shrunk(arch), *flags)
+        assert 0.85 < model.decoder.layers[0].fc1.weight.std() / deviation < 1.15
 
 
 def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: Build) -> None:
