@@ -15,6 +15,7 @@ from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
 from fairseq_recur.experiments.schema import setting
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.loading.states import read_state
+from fairseq_recur.models.presets import RSA_BRT, RSA_XL
 
 HERE = Path(__file__).resolve().parent
 
@@ -35,16 +36,10 @@ BASELINES = {
     "rsa_brt_lm": "brt_lm",
 }
 """The same model without the mixture."""
-GATES = {
-    "characters": {"xl_lm": "1", "brt_lm": "-1"},
-    "words": {"xl_lm": "-1", "brt_lm": "-2"},
-}
-"""The initial mu on each host: for Text8 and for WikiText-103 (table 7 of the paper)."""
-DILATIONS = {
-    "characters": {"xl_lm": "6,12", "brt_lm": "5,10"},
-    "words": {"xl_lm": "12,24", "brt_lm": "12,24"},
-}
-"""Those of RSA's two heads, from the same table: a model of this size has fewer heads."""
+MATRICES = {"xl_lm": RSA_XL, "brt_lm": RSA_BRT}
+"""By host, what table 7 of the paper says of each text."""
+SIZES = {"characters": "_tiny", "words": "_wikitext103"}
+"""The size whose dilations and initial gate fit the units; the small one has those for Text8."""
 
 TASK = ["--task", "language_modeling_with_memory", "--num-workers", "0"]
 # An epoch may be as short as a hundred updates, so validation goes by updates alone.
@@ -242,10 +237,12 @@ def mixture_flags(system: str, settings: Settings) -> list[str]:
     host = BASELINES.get(system)
     if host is None:
         return []
-    gate = f"--rsa-gate-init={GATES[settings.units][host]}"
+    _, dilations, mu = MATRICES[host][SIZES[settings.units]]
+    gate = f"--rsa-gate-init={mu}"
     if system in ("tl_xl_lm", "fl_xl_lm"):
         return [gate, "--learned-matrix-length", str(settings.tokens + settings.memory)]
-    return [gate, "--rsa-dilations", DILATIONS[settings.units][host]]
+    of_two_heads = ",".join(dilations.split(",")[:2])
+    return [gate, "--rsa-dilations", of_two_heads]
 
 
 def evaluation_flags(system: str, settings: Settings) -> list[str]:

@@ -34,7 +34,7 @@ class TransformerXLOptions:
     init_std: float = option(
         DEVIATION,
         "standard deviation of the initial linear maps and embeddings; 0.02 is that of Dai et al. "
-        "for widths of 410 to 1,024, and in narrower models too small to learn reliably",
+        "for widths of 410 to 1,024, and a narrow Block-Recurrent Transformer needs more",
         (1e-4, 1.0),
         needs={"language_model_host": ("transformer_xl",)},
     )

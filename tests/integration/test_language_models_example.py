@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -95,8 +96,8 @@ def test_everything_in_miniature(
     start = 1 / (1 + math.exp(1))
     assert all(1e-5 < abs(gate - start) < 0.002 for gate in cell["gates"].values())
     table = (work / "results.md").read_text()
-    perplexity = f"{cell['perplexity']:.2f}"
-    shown = f"{cell['parameters']:,} | {perplexity} | {perplexity} |  | 0.2"
+    perplexity, gate = f"{cell['perplexity']:.2f}", f"{mean(cell['gates'].values()):.3f}"
+    shown = f"{cell['parameters']:,} | {perplexity} | {perplexity} |  | {gate} |"
     assert f"| 50 % | rsa_xl_lm | 1 | {shown}" in table
     assert table.partition("\n\n")[2].strip() in printed
     assert (work / "figure.png").stat().st_size > 1000
