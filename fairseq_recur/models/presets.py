@@ -194,6 +194,9 @@ TLB: dict[str, Any] = {
     "latent_state_norm": "rms",
     "decoder_normalize_before": True,
 }
+BRT: dict[str, Any] = {**XL, "decoder_memory": "block_recurrent"}
+# With 0.02, that of wider models, one of width 128 does not learn at the rate of Transformer-XL.
+BRT_SIZES = {**XL_SIZES, "_tiny": {**XL_SIZES["_tiny"], "init_std": 0.04}}
 RSA_BRT: dict[str, tuple[str, str, str]] = {
     "_tiny": ("0,0,0,0,1,1", "5,10", "-1"),
     "_text8": ("0,0,0,0,2,2", "5,5,10,10", "-1"),
@@ -203,12 +206,15 @@ RSA_BRT: dict[str, tuple[str, str, str]] = {
 
 
 def recurrent_language_models(
-    host: str, parts: dict[str, Any], matrices: dict[str, tuple[str, str, str]]
+    host: str,
+    parts: dict[str, Any],
+    matrices: dict[str, tuple[str, str, str]],
+    sizes: dict[str, dict[str, Any]] = XL_SIZES,
 ) -> dict[str, dict[str, Any]]:
     """A host's presets in all sizes, without and with matrices; without a size, Text8's."""
     presets = {}
     names = "rsa_heads", "rsa_dilations", "rsa_gate_init"
-    for size, options in XL_SIZES.items():
+    for size, options in sizes.items():
         plain = {**parts, **options}
         rsa = {"decoder_self_attention_mixture": "rsa", **dict(zip(names, matrices[size]))}
         for name in (size, "") if size == "_text8" else (size,):
@@ -220,13 +226,9 @@ def recurrent_language_models(
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
     **recurrent_language_models("xl_lm", XL, RSA_XL),
-    **recurrent_language_models("brt_lm", {**XL, "decoder_memory": "block_recurrent"}, RSA_BRT),
+    **recurrent_language_models("brt_lm", BRT, RSA_BRT, BRT_SIZES),
     **recurrent_language_models("tlb_lm", TLB, RSA_BRT),
 }
-
-# With 0.02, that of wider models, one of width 128 does not learn at the rate of Transformer-XL.
-for small in ("brt_lm_tiny", "rsa_brt_lm_tiny"):
-    LANGUAGE_MODELS[small]["init_std"] = 0.04
 
 # Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).
 FORECASTER: dict[str, Any] = {
