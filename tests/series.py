@@ -57,11 +57,11 @@ def levels(rows: int) -> list[float]:
     return found
 
 
-def seasons(rows: int) -> list[float]:
-    """Values that continue the one six rows before, with a correlation of 0.9."""
+def seasons(rows: int, season: int = 6) -> list[float]:
+    """Values that continue the one *season* rows before, with a correlation of 0.9."""
     rng, found = random.Random(1), []
     for row in range(rows):
-        before = found[-6] if row >= 6 else rng.gauss(0, 1)
+        before = found[-season] if row >= season else rng.gauss(0, 1)
         found.append(0.9 * before + rng.gauss(0, 0.19**0.5))
     return found
 

@@ -53,6 +53,9 @@ DATE_EXAMPLES = (
 )
 """The forms in a message; the hour may be left out."""
 
+DAY_OR_MONTH = re.compile(r"0?([1-9]|1[0-2])/0?([1-9]|1[0-2])/")
+"""The beginning of a date whose day may be its month, and its month the day."""
+
 DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
 DELIMITERS = ",;\t"
@@ -175,7 +178,7 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
             f"found {len(rows)} such lines"
         )
     _check_values(wrong)
-    step = _step(path, numbers, times)
+    step = _step(path, numbers, dates, times)
     return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
 
 
@@ -248,16 +251,17 @@ def _check_values(wrong: Sequence[tuple[str, str]]) -> None:
     raise ConfigError(f"{found}{count}; expected a finite number; {remedy}")
 
 
-def _step(path: str, numbers: list[int], times: list[datetime]) -> timedelta:
+def _step(path: str, numbers: list[int], dates: list[str], times: list[datetime]) -> timedelta:
     """Return the usual time from row to row; warn of others.
 
     Args:
         path: of the file
         numbers: of the rows' lines
+        dates: of the rows, as the file has them
         times: of the rows
 
     Raises:
-        ConfigError: a row is not later than the one before
+        ConfigError: a row is not later than the one before, or days may be months
     """
     steps = [after - before for before, after in zip(times, times[1:])]
     step, _ = Counter(steps).most_common(1)[0]
@@ -268,6 +272,12 @@ def _step(path: str, numbers: list[int], times: list[datetime]) -> timedelta:
                 "the lines, and give each date once"
             )
     others = [number for number, found in zip(numbers[1:], steps) if found != step]
+    if others and all(DAY_OR_MONTH.match(date) for date in dates):
+        raise ConfigError(
+            f"{path}: nothing tells days from months in dates such as {dates[-1]}. With the month "
+            f"first, {len(others)} of the {len(times)} rows are not {step} later than the row "
+            "before. Write the dates like 2016-07-31"
+        )
     if others:
         logger.warning(
             "%s: %d of the %d rows are not %s later than the row before, the first in line %d; "

@@ -188,6 +188,12 @@ def test_a_state_learns_what_a_block_does_not_hold(
     assert validation(log, "valid", "loss") < 1.7
 
 
+REMEMBERING = [
+    arch
+    for arch in FORECASTERS
+    if ARCH_MODEL_REGISTRY[arch].config_class().encoder_memory != "none"
+]
+
 FORECASTING = (
     "--dropout 0 --attention-dropout 0 --activation-dropout 0 --lr 0.001 --batch-size 8 "
     "--no-save --valid-subset test --label-length 1"
@@ -214,3 +220,13 @@ def test_matrices_find_the_season(arch: str, cli: Cli, tmp_path: Path) -> None:
     path = series.write_values(tmp_path / "x.csv", series.seasons(1500))
     dilated = "--rsa-heads 0,0,0,2,0,0 --rsa-dilations 6,6 --lr 0.003 --max-epoch 5".split()
     assert forecast_error(cli, arch, path, *dilated) < 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", REMEMBERING)
+def test_forecasters_learn_from_their_memory(arch: str, cli: Cli, tmp_path: Path) -> None:
+    """What follows from the row three rows before, which no window of two rows holds."""
+    path = series.write_values(tmp_path / "x.csv", series.seasons(1500, 3))
+    short = "--input-length 2 --horizon 1 --batch-size 2 --lr 0.003 --max-epoch 3".split()
+    assert forecast_error(cli, arch, path, *short) < 0.6
+    assert forecast_error(cli, arch, path, *short, "--encoder-memory", "none") > 0.7

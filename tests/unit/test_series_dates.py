@@ -1,6 +1,7 @@
 """Messages about the dates and the numbers in the file of a time series."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,15 @@ def test_missing_values_are_counted(tmp_path: Path) -> None:
     assert said.endswith("fill in what is missing, or choose variables without it")
     said = refused(tmp_path, "date,a\n2016-07-01,1\n2016-07-02,\n")
     assert "line 3: found '' as a; expected a finite number; fill in" in said
+
+
+def test_days_that_may_be_months_are_refused(tmp_path: Path) -> None:
+    """Of a series by the month with the day first, which is read as days of each January."""
+    rows = [f"01/{month + 1:02}/{year},1\n" for year in (2016, 2017) for month in range(12)]
+    said = refused(tmp_path, "date,a\n" + "".join(rows))
+    assert "in dates such as 01/12/2017. With the month first, 1 of the 24 rows are not" in said
+    (tmp_path / "x.csv").write_text("date,a\n" + "".join(rows[:12]))  # days of one January
+    assert read_series(str(tmp_path / "x.csv")).step == timedelta(days=1)
+    days = [f"1/{day}/2016,1\n" for day in (1, 2, 3, 5, 13)]
+    (tmp_path / "x.csv").write_text("date,a\n" + "".join(days))  # the last cannot be a month
+    assert len(read_series(str(tmp_path / "x.csv")).times) == 5
