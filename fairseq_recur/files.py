@@ -5,7 +5,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -109,13 +109,18 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def output_problems(*paths: Path | str | None) -> Iterator[str]:
+def output_problems(
+    *paths: Path | str | None, inputs: Iterable[Path | str | None] = ()
+) -> Iterator[str]:
     """Yield why files cannot be written; call it before the work starts.
 
     Args:
         paths: of the files, or of pipes such as /dev/stdout; None for a file that nobody wants
+        inputs: files that the command reads, and must not replace; None and missing ones are no
+            problem
     """
     seen: dict[str, Path] = {}
+    read = [file for file in inputs if file is not None and os.path.isfile(file)]
     for path in (Path(path) for path in paths if path is not None):
         real = behind_link(path)
         folder = real.absolute().parent
@@ -131,18 +136,20 @@ def output_problems(*paths: Path | str | None) -> Iterator[str]:
             yield f"cannot write {path}: no folder {real.parent}; create it first"
         elif not os.access(place, os.W_OK):
             yield f"cannot write {path}: {place} is not writable; choose another name or folder"
+        elif path.is_file() and any(path.samefile(file) for file in read):
+            yield f"cannot write {path}: this command reads it; give another name"
         elif first is not path:
             yield f"cannot write {path}: {first} is the same file; give each a different name"
 
 
-def check_outputs(*paths: Path | str | None) -> None:
+def check_outputs(*paths: Path | str | None, inputs: Iterable[Path | str | None] = ()) -> None:
     """Refuse files that cannot be written, with all `output_problems`.
 
     Raises:
         ConfigError: there is one
     """
     problems = Problems("these files cannot be written")
-    for problem in output_problems(*paths):
+    for problem in output_problems(*paths, inputs=inputs):
         problems.add(problem)
     problems.raise_all()
 

@@ -13,6 +13,7 @@ import numpy
 from cells import Cell
 
 from fairseq_recur.tasks.series_data import (
+    check_scale,
     columns_of,
     forecast_rows,
     read_series,
@@ -79,13 +80,15 @@ def linear_errors(cell: Cell, folder: str, columns: str = "") -> dict[str, dict[
         columns: the variables, as in --series-columns; empty for all
 
     Raises:
-        ConfigError: the series cannot be read, or a split is shorter than a window
+        ConfigError: the series cannot be read, its values overflow, or a split is shorter than a
+            window
     """
     series = read_series(f"{folder}/{cell.file}", columns_of(columns))
     rows = split_rows(series, cell.months, cell.fractions)
     read, _, horizon = cell.lengths
     forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
     mean, deviation = scale_of(series.values[slice(*rows["train"])])
+    check_scale(series, mean, deviation)
     values = (series.values - mean) / deviation
     variables = [
         {split: windows(column, forecast[split], cell) for split in rows} for column in values.T

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fairseq_recur.compat.checkpoint_writing import whole_checkpoint
+from fairseq_recur.compat.checkpoints import refuse_nan
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import behind_link, check_outputs
 from fairseq_recur.loading.states import read_state
@@ -154,14 +155,17 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
         moving averages, which belong to its own parameters
 
     Raises:
-        CheckpointError: a file cannot be read, or its parameters differ from the first file's
+        CheckpointError: a file cannot be read, a parameter is NaN, or its parameters differ from
+            the first file's
     """
     state = read_state(files[0])
     first = state["model"]
+    refuse_nan(str(files[0]), first)
     owners = _owners(first)
     sums = {name: first[name].to(torch.float64, copy=True) for name in set(owners.values())}
     for file in files[1:]:
         model = read_state(file)["model"]
+        refuse_nan(str(file), model)
         _must_match(files[0], first, file, model)
         _separate(owners, sums, model)
         for name, tensor in model.items():

@@ -14,6 +14,7 @@ from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
+    input_files,
     read_texts,
     split_names,
 )
@@ -58,9 +59,10 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems("the systems cannot be compared")
     seed = _seed(args.seed, problems)
     check_draws(args.test, args.samples, seed, problems)
+    files = split_names([args.baseline, *args.system], problems)
     with problems.gathered():
-        check_outputs(args.json)
-    texts = read_texts(args, split_names([args.baseline, *args.system], problems), problems)
+        check_outputs(args.json, inputs=input_files(args, files))
+    texts = read_texts(args, files, problems)
     metrics = build_metrics(args, texts, problems)
     baseline = next(iter(texts.systems))
     found = compare_systems(

@@ -11,12 +11,13 @@ from fairseq_recur.cli import suggestion
 from fairseq_recur.errors import refuse
 from fairseq_recur.files import write_text
 
+SHARED = "share-all-embeddings"
 ADAM = {
     "adam-betas": "(0.9, 0.98)",
     "lr-scheduler": "inverse_sqrt",
     "criterion": "label_smoothed_cross_entropy",
     "label-smoothing": 0.1,
-    "share-all-embeddings": True,
+    SHARED: True,
 }
 SIZES: dict[str, dict[str, Any]] = {
     # The quick start's, for two cores and some ten thousand pairs.
@@ -75,6 +76,11 @@ def run(args: argparse.Namespace) -> int:
     """
     problems = [] if Path(args.data).is_dir() else [f"no folder {args.data}; give one that exists"]
     problems += [
+        f"no file {path}; check -s and -t, and give the --destdir of preprocess as --data"
+        for path in dictionaries(args)
+        if not problems and not path.is_file()
+    ]
+    problems += [
         f"no file {path}; give one that exists"
         for path in (args.reference, args.sentencepiece_model)
         if path and not Path(path).is_file()
@@ -97,6 +103,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def dictionaries(args: argparse.Namespace) -> list[Path]:
+    """Return the paths of the dictionaries of source and target."""
+    languages = (args.source_lang, args.target_lang)
+    return [Path(args.data, f"dict.{language}.txt") for language in languages]
+
+
 def content(args: argparse.Namespace) -> dict[str, Any]:
     """Return the experiment, with absolute paths."""
     stock: dict[str, Any] = {"arch": f"transformer_{args.size}"}
@@ -115,6 +127,10 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         scratch = FROM_SCRATCH.get(name, {}) if args.from_scratch else {}
         flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **scratch}
         systems[name] = {"flags": flags, **start}
+    train = dict(SIZES[args.size])
+    source, target = (path.read_bytes() for path in dictionaries(args))
+    if source != target:
+        del train[SHARED]
     return {
         "title": f"{', '.join(dict.fromkeys(args.system))} and the Transformer",
         "data": str(Path(args.data).absolute()),
@@ -123,7 +139,7 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         "seeds": [1],
         "baseline": "control" if start else "transformer",
         "systems": systems,
-        "train": SIZES[args.size],
+        "train": train,
         "checkpoint": 3 if args.size == "tiny" else 5,
         "generate": generate,
         "score": {

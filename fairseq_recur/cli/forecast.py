@@ -17,6 +17,7 @@ import torch
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import check_outputs, write_text
+from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.loading.models import load
 from fairseq_recur.tasks.series_data import SPLITS
 from fairseq_recur.tasks.time_series import TimeSeriesTask
@@ -57,11 +58,14 @@ def run(args: argparse.Namespace) -> int:
     """Forecast every window, then write the file."""
     if args.batch_size is not None and not 1 <= args.batch_size <= LARGEST_BATCH:
         raise ConfigError(f"--batch-size {args.batch_size}: expected 1 to {LARGEST_BATCH}")
-    check_outputs(args.output)
+    check_outputs(args.output, inputs=[args.checkpoint, args.series_file])
+    _, (file,) = find_checkpoints(args.checkpoint, None)
+    check_outputs(args.output, inputs=[file])
     given = {"series_file": args.series_file, "series_columns": args.series_columns}
     changes = {name: value for name, value in given.items() if value is not None}
-    found = load(args.checkpoint, kinds=(TimeSeriesTask,), changes=changes)
+    found = load(file, kinds=(TimeSeriesTask,), changes=changes)
     task: Any = found.task
+    check_outputs(args.output, inputs=[task.cfg.series_file])
     task.load_dataset(args.split)
     model: Any = found.models[0].eval()
     remembers = model.encoder.memory is not None

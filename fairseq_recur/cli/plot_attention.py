@@ -18,9 +18,10 @@ from fairseq.registry import REGISTRIES
 
 from fairseq_recur.cli.translate import search_problems
 from fairseq_recur.errors import Problems
-from fairseq_recur.files import output_problems, write_text
+from fairseq_recur.files import check_outputs, output_problems, write_text
 from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
+from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.plotting.attention import SCALES, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
@@ -113,14 +114,18 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems("invalid options of plot attention")
     with problems.gathered():
         output = check_output(args.output)
-    for problem in (*output_problems(args.output, args.json), *_problems(args)):
+    outputs, options = (args.output, args.json), given_options(args)
+    inputs = [args.checkpoint, *(text for text in options.values() if isinstance(text, str))]
+    for problem in (*output_problems(*outputs, inputs=inputs), *_problems(args)):
         if problem not in problems.found:
             problems.add(problem)
     problems.raise_all()
+    _, (file,) = find_checkpoints(args.checkpoint, None)
+    check_outputs(*outputs, inputs=[file])
     model = from_pretrained(
-        args.checkpoint, data=args.data, source_lang=args.source_lang,
+        file, data=args.data, source_lang=args.source_lang,
         target_lang=args.target_lang, tokenizer=args.tokenizer, bpe=args.bpe, device="cpu",
-        **given_options(args),
+        **options,
     )  # fmt: skip
     search = {**SEARCH, **given_search(args)} if args.target is None else {}
     maps, labels = model.look(args.source, args.target, **search)

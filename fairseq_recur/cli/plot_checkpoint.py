@@ -11,6 +11,9 @@ from fairseq_recur.plotting.figures import add_output_arguments, check_output, s
 from fairseq_recur.plotting.matrices import SHOWN, draw
 
 LAGS = 50
+MOST_LAGS = 10_000
+MOST_POSITIONS = 2000
+"""The greatest --lags with matrices, whose size is its square."""
 OF_KERNELS = ("layer", "lags")
 """Options that only act on kernels and matrices."""
 
@@ -61,6 +64,13 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
     """Yield the values that cannot be used, and the options without effect."""
     if args.lags is not None and args.lags < 2:
         yield f"--lags {args.lags}: expected at least 2"
+    elif args.lags is not None and args.lags > MOST_POSITIONS and "matrices" in args.show:
+        yield (
+            f"--lags {args.lags}: expected at most {MOST_POSITIONS} with matrices in --show, and "
+            f"{MOST_LAGS} without"
+        )
+    elif args.lags is not None and args.lags > MOST_LAGS:
+        yield f"--lags {args.lags}: expected at most {MOST_LAGS}"
     if {"kernels", "matrices"} & set(args.show):
         return
     for name in OF_KERNELS:

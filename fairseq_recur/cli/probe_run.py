@@ -13,7 +13,7 @@ import torch
 
 from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.errors import ConfigError, Problems, refuse
-from fairseq_recur.files import output_problems, write_text
+from fairseq_recur.files import check_outputs, output_problems, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.pretrained.batches import LARGEST
@@ -141,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the input, then probe task by task."""
     settings = _settings(args)
     paths = _checkpoints(args.path)
+    check_outputs(args.json, args.markdown, inputs=paths.values())
     folder = Path(args.folder)
     codec = subwords(args)
     tasks = [read_task(folder, task) for task in choose_tasks(folder, args.tasks)]
@@ -175,7 +176,9 @@ def _settings(args: argparse.Namespace) -> ProbeSettings:
                  if not 0 <= x < 1]  # fmt: skip
     if args.hidden == 0 and any(args.dropout):
         problems.append("--dropout has no effect with --hidden 0; leave out one of them")
-    problems += output_problems(args.json, args.markdown)
+    inputs = [Path(args.folder, TASKS[name].file) for name in args.tasks or TASKS]
+    inputs += [Path(file) for file in (args.sentencepiece_model, args.bpe_codes) if file]
+    problems += output_problems(args.json, args.markdown, inputs=inputs)
     refuse("these options of probe run cannot be used", problems)
     values = {name: getattr(args, name) for name in Protocol._fields}
     protocol = Protocol(**{**values, "l2": tuple(args.l2), "dropout": tuple(args.dropout)})

@@ -15,6 +15,7 @@ from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
+    input_files,
     read_texts,
     split_names,
 )
@@ -33,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read all texts, score each system, write the scores and print the table."""
     problems = Problems("the systems cannot be scored")
+    files = split_names(args.system, problems)
     with problems.gathered():
-        check_outputs(args.json)
-    texts = read_texts(args, split_names(args.system, problems), problems)
+        check_outputs(args.json, inputs=input_files(args, files))
+    texts = read_texts(args, files, problems)
     metrics = build_metrics(args, texts, problems)
     scores: dict[str, Sequence[Score]] = {
         name: score_corpus(lines, texts.references, metrics)

@@ -117,6 +117,11 @@ def split_names(given: Sequence[str], problems: Problems, what: str = "system") 
     return files
 
 
+def input_files(args: argparse.Namespace, files: dict[str, str]) -> list[str | None]:
+    """Return the names of all files that are read: the systems' and those of the options."""
+    return [*args.reference, *files.values(), args.source, args.comet_model]
+
+
 def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Problems) -> Texts:
     """Read all files; record a problem for each that is unreadable or has a wrong length."""
     texts = Texts(files, {}, [], None)

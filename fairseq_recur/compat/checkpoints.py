@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -56,13 +57,26 @@ def prepare(path: str, state: dict[str, Any], given: set[str]) -> None:
     from fairseq_recur.compat.checkpoint_options import confine
 
     confine(path, state, given, _for_text.get())
-    for name, weight in state["model"].items():
+    refuse_nan(path, state["model"])
+    _allowance.set(Allowance(path, state))
+
+
+def refuse_nan(path: str, weights: Mapping[str, Any]) -> None:
+    """Refuse the weights of a training that has failed.
+
+    Args:
+        path: of their checkpoint
+        weights: by their names
+
+    Raises:
+        CheckpointError: a weight is NaN
+    """
+    for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.isnan().any():
             raise CheckpointError(
                 f"{path}: its weight {name} has NaN values, so its training has failed. Go back "
                 "to an earlier checkpoint"
             )
-    _allowance.set(Allowance(path, state))
 
 
 @errors.patch("fairseq.models:build_model")

@@ -29,6 +29,9 @@ ONLY_IN_TRAINING: dict[str, Any] = {
 }
 """Options of training that need files or libraries, with the values that switch them off."""
 
+MISFIT = ("size mismatch", "does not fit the model", "ask for a model of more than")
+"""What torch or this package says if the weights may be those of other dictionaries."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -185,15 +188,14 @@ def build(
         given: options that the user has given: they may name any file
 
     Raises:
-        CheckpointError: the weights do not fit
+        CheckpointError: the weights do not fit, or are not to be used
     """
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(file)], dict(given), state=state, task=task
         )
-    except (RuntimeError, CheckpointError) as error:
-        is_ours = isinstance(error, CheckpointError)
-        if place is None or not (is_ours or "size mismatch" in str(error)):
+    except RuntimeError as error:
+        if place is None or not any(part in str(error) for part in MISFIT):
             raise
         raise CheckpointError(
             f"{file} does not fit, perhaps because the dictionaries in {place} are not those of "

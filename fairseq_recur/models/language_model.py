@@ -13,10 +13,12 @@ from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, Transformer
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
@@ -51,8 +53,15 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
         """Build the decoder with fairseq's embeddings.
 
         Raises:
-            ConfigError: listing every option that cannot be used
+            ConfigError: listing every option that cannot be used, or the task has a source
         """
+        if isinstance(task, TranslationTask):
+            name = getattr(task.cfg, "_name", None) or "translation"
+            raise ConfigError(
+                f"{cls.__name__} is a language model, and --task {name} needs an encoder-decoder; "
+                "give --task language_modeling_with_memory, --task language_modeling, or the "
+                "--arch or --path of another model"
+            )
         options = model_options(args, task)
         if options.max_target_positions is None:
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)

@@ -71,6 +71,7 @@ class Series:
         times: the same as dates
         step: time from row to row; where rows are missing, it is longer
         values: (rows, variables) float64
+        path: of the file
     """
 
     names: list[str]
@@ -78,6 +79,7 @@ class Series:
     times: list[datetime]
     step: timedelta
     values: Array
+    path: str
 
     def features(self) -> Array:
         """`FEATURES` of each row, from -0.5 to 0.5: (rows, 4 or 5) float32."""
@@ -179,7 +181,7 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
         )
     _check_values(wrong)
     step = _step(path, numbers, dates, times)
-    return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
+    return Series([header[i] for i in places], dates, times, step, numpy.array(rows), path)
 
 
 def _places(path: str, header: list[str], columns: Sequence[str]) -> tuple[int, list[int]]:
@@ -291,13 +293,39 @@ def scale_of(values: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each variable: (V,) each.
 
     A constant variable has the deviation 1; what numpy returns for it may be a rounding error.
+    Both may overflow, see `check_scale`.
 
     Args:
         values: (rows, V)
     """
-    deviation = values.std(axis=0)
-    varies = (values.max(axis=0) > values.min(axis=0)) & (deviation > 0)
-    return values.mean(axis=0), numpy.where(varies, deviation, 1.0)
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = values.mean(axis=0), values.std(axis=0)
+    varies = (values.max(axis=0) > values.min(axis=0)) & ~(deviation <= 0)
+    return mean, numpy.where(varies, deviation, 1.0)
+
+
+def check_scale(series: Series, mean: Array, deviation: Array) -> None:
+    """Refuse values that overflow where they are standardised.
+
+    Args:
+        series: to be standardised
+        mean: of each variable, (V,)
+        deviation: likewise
+
+    Raises:
+        ConfigError: a mean, a deviation, or a standardised value in float32 is not finite
+    """
+    with numpy.errstate(all="ignore"):
+        standardised = ((series.values - mean) / deviation).astype(numpy.float32)
+    finite = numpy.isfinite(mean) & numpy.isfinite(deviation)
+    finite &= numpy.isfinite(standardised).all(axis=0)
+    for name, values, usable in zip(series.names, series.values.T, finite):
+        if not usable:
+            largest = values[numpy.abs(values).argmax()]
+            raise ConfigError(
+                f"{series.path}: the values of {name} reach {largest:g}, too large for its mean "
+                "and deviation; correct them, or choose variables without it"
+            )
 
 
 def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[int, int]]:
@@ -309,7 +337,8 @@ def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[i
         fractions: of the rows, in place of *months*: "0.7,0.1,0.2"; or ""
 
     Raises:
-        ConfigError: they are not three positive numbers, or the series is too short for them
+        ConfigError: they are not three positive numbers, the series is too short for them, or there
+            is no row for training
     """
     given = f"--split-fractions {fractions}" if fractions else f"--split-months {months}"
     try:
@@ -336,6 +365,8 @@ def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[i
             f"{given}: that is {sum(sizes)} rows, but the series has {total}; give fewer, or "
             "--split-fractions"
         )
+    if not sizes[0]:
+        raise ConfigError(f"{given}: the training part has no rows; give it a larger share")
     ends = numpy.cumsum(sizes).tolist()
     return {name: (end - size, end) for name, size, end in zip(SPLITS, sizes, ends)}
 

@@ -10,6 +10,7 @@ import numpy
 import torch
 from fairseq import utils
 from fairseq.data import FairseqDataset, data_utils
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor
@@ -189,8 +190,16 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         """Build the model.
 
         Raises:
-            ConfigError: it has no memory
+            ConfigError: it is not a language model, or has no memory
         """
+        name = getattr(args, "_name", None) or getattr(args, "arch", None)
+        kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+        if kind is not None and not issubclass(kind, FairseqLanguageModel):
+            raise ConfigError(
+                f"--task language_modeling_with_memory needs a language model, and {name} "
+                f"({kind.__name__}) is not one; give the --path of one, or an --arch such as "
+                "xl_lm, or the --task of that model's training, such as translation"
+            )
         model = super().build_model(args, from_checkpoint)
         if getattr(model.decoder, "memory", None) is None:
             raise ConfigError(
@@ -199,6 +208,30 @@ class StreamLanguageModelingTask(LanguageModelingTask):
                 "such as xl_lm, or --decoder-memory xl"
             )
         return model
+
+    def build_generator(
+        self,
+        models: Any,
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Build a search for texts by themselves, which the segments of a stream are not.
+
+        Raises:
+            ConfigError: fairseq-generate asks, which alone names a further language model; it may
+                score the stream (``--score-reference``)
+        """
+        searches = not getattr(args, "score_reference", False)
+        if searches and "lm_model" in (extra_gen_cls_kwargs or {}):
+            raise ConfigError(
+                "generate: --task language_modeling_with_memory cuts a text into streams, which "
+                "cannot be continued one by one; use eval-lm to score the text (with "
+                "--output-word-probs for each word), and in Python "
+                "fairseq_recur.from_pretrained(FOLDER).complete(TEXTS) to continue texts"
+            )
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **kwargs)
 
     def load_dataset(
         self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any

@@ -32,6 +32,7 @@ from fairseq_recur.tasks.series_data import (
     Array,
     Series,
     as_columns,
+    check_scale,
     columns_of,
     forecast_rows,
     read_series,
@@ -197,7 +198,11 @@ class TimeSeriesTask(FairseqTask):
         Args:
             mean: (V,)
             deviation: (V,)
+
+        Raises:
+            ConfigError: the values overflow with this scale
         """
+        check_scale(self.series, mean, deviation)
         self.mean, self.deviation = mean, deviation
         self.values.copy_(torch.from_numpy((self.series.values - mean) / deviation))
         scale = {"mean": mean.tolist(), "deviation": deviation.tolist()}

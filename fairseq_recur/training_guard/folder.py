@@ -1,6 +1,7 @@
-"""One training in a folder: the process that writes checkpoints to it locks it."""
+"""One training in a folder: it continues what is there, and its process locks the folder."""
 
 import logging
+import re
 import weakref
 from collections import Counter
 from contextlib import suppress
@@ -18,6 +19,12 @@ logger = logging.getLogger(__name__)
 LOCK = ".training.lock"
 """File in --save-dir that is locked during a training."""
 
+LAST = "checkpoint_last.pt"
+"""fairseq's default of --restore-file, a file in --save-dir."""
+
+PERIODIC = re.compile(r"checkpoint(_?\d+)+\.pt")
+"""A checkpoint of an epoch or of a number of updates."""
+
 _locks: dict[Path, IO[str]] = {}
 _trainings: Counter[Path] = Counter()
 """Trainings of this process in each folder, one after the other."""
@@ -26,7 +33,13 @@ _releases: "list[weakref.finalize[[Path], Any]]" = []
 
 @extend("fairseq.trainer:Trainer.__init__", "one training in a folder")
 def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-    """Lock the folder that the first process writes to."""
+    """Lock the folder that the first process writes to.
+
+    Raises:
+        ConfigError: the training would begin anew over the checkpoints of another one; or as `lock`
+    """
+    if isinstance(cfg, DictConfig) and not cfg.checkpoint.no_save:
+        check_continued(Path(cfg.checkpoint.save_dir), cfg.checkpoint.restore_file)
     construct(self, cfg, *args, **kwargs)
     if not isinstance(cfg, DictConfig):
         return
@@ -46,6 +59,38 @@ def call_main(call: Function, *args: Any, **kwargs: Any) -> Any:
     finally:
         while len(_releases) > before:
             _releases.pop()()  # a finalizer runs once
+
+
+def check_continued(folder: Path, file: str) -> None:
+    """Check that a training continues the one whose checkpoints are in its folder.
+
+    Without the file to restore, fairseq begins anew and writes over them. A training that is killed
+    during its first save has no checkpoint_last.pt. So a single periodic checkpoint is no reason.
+
+    Args:
+        folder: ``--save-dir``
+        file: ``--restore-file``
+
+    Raises:
+        ConfigError: the folder has checkpoints, but not the one to restore
+    """
+    found = sorted(folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime)
+    names = [path.name for path in found]
+    path = folder / file if file == LAST else Path(file)
+    if path.exists() or file == "none" or "://" in file:
+        return
+    if path.name == LAST:
+        sharded = any(name.startswith("checkpoint_last-") for name in names)
+        lost = not sharded and sum(bool(PERIODIC.fullmatch(name)) for name in names) > 1
+    else:
+        lost = bool(names)
+    if lost:
+        shown = ("..., " if len(names) > 5 else "") + ", ".join(names[-5:])
+        raise ConfigError(
+            f"--save-dir {folder} has checkpoints of a training ({shown}), but {path} to continue "
+            "from does not exist. A new training would overwrite them: continue with "
+            f"--restore-file {found[-1]}, or give another --save-dir"
+        )
 
 
 def lock(folder: Path) -> None:

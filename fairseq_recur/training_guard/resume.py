@@ -8,6 +8,8 @@ from fairseq_recur.errors import ConfigError
 ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
 SHARDS = "num_shards"
 """Name in a checkpoint of the number of processes that shared the data."""
+BATCHES = "batches"
+"""Name in a checkpoint of the number of batches of its epoch, those of all processes."""
 ARRANGEMENT = "arrangement"
 """Attribute of a data set, and name in a checkpoint: how it cuts a text into batches, in words.
 
@@ -17,8 +19,10 @@ It tells where a position is, for data that all processes cut together.
 
 @extend(f"{ITERATOR}.state_dict", "number of processes")
 def iterator_state(get: Function, self: Any) -> dict[str, Any]:
-    """Store how many processes share the data, and how these are arranged."""
+    """Store how many processes share the data, in how many batches, and how these are arranged."""
     state = {**get(self), SHARDS: self.num_shards}
+    if state["iterations_in_epoch"]:
+        state[BATCHES] = len(self.frozen_batches)
     arrangement = arrangement_of(self)
     return state if arrangement is None else {**state, ARRANGEMENT: arrangement}
 
@@ -33,10 +37,12 @@ def load_iterator_state(load: Function, self: Any, state: dict[str, Any]) -> Non
     """Go on within an epoch where another number of processes has stopped.
 
     Raises:
-        ConfigError: no position of this number of processes is that of the checkpoint
+        ConfigError: no position of this number of processes is that of the checkpoint, or the
+            epoch has other batches
     """
     done = state.get("iterations_in_epoch", 0)
     if done and arrangement_of(self) is None:
+        check_batches(state, len(self.frozen_batches))
         done = position_of(state, self)
         state = {**state, "iterations_in_epoch": done}
     elif done:
@@ -74,6 +80,23 @@ def position_of(state: dict[str, Any], iterator: Any) -> int:
             "--reset-dataloader"
         )
     return int(done)
+
+
+def check_batches(state: dict[str, Any], now: int) -> None:
+    """Refuse a position among other batches: some data would be read twice, or never.
+
+    Older checkpoints do not have the number of batches.
+
+    Raises:
+        ConfigError: the epoch had another number of batches
+    """
+    before = state.get(BATCHES, now)
+    if before != now:
+        raise ConfigError(
+            f"the checkpoint was saved within an epoch of {before} batches, which now has {now}: "
+            "give the data and batch size that it was saved with, or begin the data again with "
+            "--reset-dataloader"
+        )
 
 
 def check_arrangement(state: dict[str, Any], iterator: Any) -> None:

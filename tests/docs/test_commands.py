@@ -105,7 +105,8 @@ def test_a_wrong_command_is_detected(wrong: str) -> None:
 OTHERS = {
     "--config-dir": "hydra", "--config-name": "hydra", "--no-deps": "pip",
     "--nproc_per_node": "torchrun", "--paired-ar": "sacrebleu", "--paired-bs": "sacrebleu",
-    "--build-arg": "docker", "--rm": "docker", "--platform": "docker", "--requirement": "pip", "--python": "uv",
+    "--build-arg": "docker", "--rm": "docker", "--platform": "docker",
+    "--requirement": "pip", "--python": "uv",
     "--logdir": "tensorboard", "--print": "scripts/launch", "--signal": "SBATCH",
     "--write-vocabulary": "subword-nmt", "--unsafe_deserialization": "ct2-fairseq-converter",
     "--model_path": "ct2-fairseq-converter", "--data_dir": "ct2-fairseq-converter",

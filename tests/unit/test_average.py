@@ -63,6 +63,19 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     assert torch.equal(untied[names[0]], averaged[names[0]])
 
 
+@pytest.mark.parametrize("failed", [0, 1])
+def test_weights_of_a_failed_training_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failed: int
+) -> None:
+    models = [parameters(0), parameters(1)]
+    models[failed]["weight"][0, 0] = float("nan")
+    files = [str(write(tmp_path / f"{i}.pt", model)) for i, model in enumerate(models)]
+    output = tmp_path / "average.pt"
+    assert main(["average", "--inputs", *files, "--output", str(output)]) != 0
+    assert f"{files[failed]}: its weight weight has NaN values" in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_the_rest_comes_from_the_first_without_its_optimizer(tmp_path: Path) -> None:
     files = [
         write(

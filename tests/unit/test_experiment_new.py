@@ -1,4 +1,4 @@
-"""`experiment new`: what is wrong with its paths, and the title."""
+"""`experiment new`: what is wrong with its paths, the title, and shared embeddings."""
 
 from pathlib import Path
 
@@ -27,8 +27,26 @@ def test_a_system_given_twice_is_one_in_the_title(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").touch()
+    for name in ("text", "dict.de.txt", "dict.en.txt"):
+        (tmp_path / name).touch()
     command = "experiment new new.yaml -s de -t en --data . --reference text --system"
     assert main([*command.split(), "srformer", "srformer"]) == 0
     written = yaml.safe_load((tmp_path / "new.yaml").read_text())
     assert written["title"] == "srformer and the Transformer"
+
+
+def test_embeddings_are_shared_if_the_dictionaries_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").touch()
+    (tmp_path / "dict.en.txt").write_text("the 1\n")
+    command = "experiment new new.yaml -s en -t de --data . --reference text".split()
+    assert main(command) == 2
+    assert "- no file dict.de.txt; check -s and -t" in capsys.readouterr().err
+    for words, shared in (("das 1\n", False), ("the 1\n", True)):
+        (tmp_path / "dict.de.txt").write_text(words)
+        assert main(command) == 0
+        train = yaml.safe_load((tmp_path / "new.yaml").read_text())["train"]
+        assert ("share-all-embeddings" in train) is shared
+        (tmp_path / "new.yaml").unlink()

@@ -149,6 +149,58 @@ def test_two_files_have_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert list(output_problems(same, same)) == []
 
 
+def test_an_input_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under any of its names; a new file, another one and a pipe can be written."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("in", "other"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("in")
+    os.mkfifo("pipe")
+    inputs = [None, "none", "pipe", tmp_path, "link"]
+    for name in ("in", "./in", "link", str(tmp_path / "in")):
+        (problem,) = output_problems("other", name, None, inputs=inputs)
+        assert problem == f"cannot write {Path(name)}: this command reads it; give another name"
+    assert list(output_problems("other", "none", "pipe", inputs=inputs)) == []
+    with pytest.raises(ConfigError, match="cannot write in: this command reads it"):
+        check_outputs("in", inputs=inputs)
+
+
+READERS = [
+    ("forecast none.pt --series-file FILE --output FILE", "FILE"),
+    ("forecast FILE --output FILE", "FILE"),
+    ("forecast FOLDER --output FOLDER/a.pt", "FOLDER/a.pt"),
+    ("score --reference FILE --system none --json FILE", "FILE"),
+    ("score --reference none --system a=FILE --json FILE", "FILE"),
+    ("score --metrics comet --reference none --system b --source FILE --json FILE", "FILE"),
+    ("compare --reference FILE --baseline b=none --system none --json FILE", "FILE"),
+    ("compare --reference none --baseline b=FILE --system none --json FILE", "FILE"),
+    ("compare --reference none --baseline b=none --system a=FILE --json FILE", "FILE"),
+    ("plot attention FILE --source w1 --output x.png --json FILE", "FILE"),
+    ("plot attention FOLDER --source w1 --output x.png --json FOLDER/a.pt", "FOLDER/a.pt"),
+    ("plot attention no.pt --source w --bpe-codes FILE --output x.png --json FILE", "FILE"),
+    ("probe run FOLDER --path none.pt --json FOLDER/word_content.txt", "FOLDER/word_content.txt"),
+    ("probe run none --path a=FILE --markdown FILE", "FILE"),
+    ("probe run none --path a=FOLDER --json FOLDER/a.pt", "FOLDER/a.pt"),
+    ("probe run none --path none.pt --bpe-codes FILE --json FILE", "FILE"),
+]
+
+
+@pytest.mark.parametrize("command, file", READERS)
+def test_no_command_replaces_its_input(
+    command: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    """It is known before the inputs are read, of which some do not exist."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER").mkdir()
+    for name in ("FILE", "FOLDER/a.pt", "FOLDER/word_content.txt"):
+        (tmp_path / name).write_text("mine")
+    assert main(command.split()) == 2
+    said = f"cannot write {file}: this command reads it; give another name"
+    assert capsys.readouterr().err.count(said) == 1
+    assert (tmp_path / file).read_text() == "mine" and not (tmp_path / "x.png").exists()
+
+
 def test_both_files_of_plot_attention_are_checked_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -177,6 +177,21 @@ def test_a_value_that_is_unknown_here(tmp_path: Path) -> None:
         load(tmp_path / "model.pt", data=FROZEN)
 
 
+def test_only_a_misfit_is_blamed_on_the_dictionaries(tmp_path: Path) -> None:
+    path = trained(tmp_path)
+    for side in ("src", "tgt"):
+        (tmp_path / f"dict.{side}.txt").write_text("one 1\n")
+    with pytest.raises(CheckpointError, match="does not fit, perhaps because the dictionaries in"):
+        load(path, data=tmp_path)
+    state = torch.load(path, weights_only=True)
+    name = next(name for name, weight in state["model"].items() if weight.dim() == 2)
+    state["model"][name][0, 0] = float("nan")
+    torch.save(state, path)
+    with pytest.raises(CheckpointError) as raised:
+        load(path, data=FROZEN)
+    assert str(raised.value).startswith(f"{path}: its weight {name} has NaN values")
+
+
 def test_a_configuration_without_a_model(tmp_path: Path) -> None:
     state = torch.load(FROZEN / "rsa_transformer.pt", weights_only=True)
     torch.save({**state, "cfg": {"lr": 1}}, tmp_path / "model.pt")

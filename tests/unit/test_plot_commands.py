@@ -92,6 +92,17 @@ def test_a_label_that_begins_with_an_underscore_is_in_the_legend() -> None:
     assert [text.get_text() for text in part.axes[0].get_legend().get_texts()] == ["_a", "b"]
 
 
+@pytest.mark.parametrize("show, most", [("kernels", 10_000), ("matrices", 2000)])
+def test_lags_that_would_fill_the_memory_are_refused(
+    show: str, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lags, refused in ((most, False), (most + 1, True), (100_000_000, True)):
+        words = f"plot checkpoint none.pt --show {show} --lags {lags} --output no/a.png"
+        assert main(words.split()) == 2
+        said = f"--lags {lags}: expected at most {most}"
+        assert (said in capsys.readouterr().err) == refused
+
+
 NO_EFFECT = [
     (
         "checkpoint none.pt --show gates memory --layer encoder.0 --lags 1",

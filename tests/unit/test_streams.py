@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.stream_memory import StreamMemory
@@ -160,3 +162,18 @@ def test_a_batch_needs_a_row() -> None:
             task.get_batch_iterator(dataset(50, 8), **limits)
     found = task.get_batch_iterator(dataset(50, 8), max_tokens=24, max_sentences=5)
     assert [len(batch["target"]) for batch in found.next_epoch_itr()] == [3, 3, 2]
+
+
+def test_a_model_with_a_source_is_refused() -> None:
+    task: Any = StreamLanguageModelingTask.setup_task(options())
+    with pytest.raises(ConfigError, match=r"transformer_biarn \(.*\) is not one; give the --path"):
+        task.build_model(Namespace(arch="transformer_biarn"))
+
+
+def test_only_fairseq_generate_is_refused_a_search(dictionary: Dictionary) -> None:
+    task = StreamLanguageModelingTask(options(), dictionary)
+    model = Namespace(eval=lambda: None, decoder=Namespace())
+    scoring = GenerationConfig(score_reference=True)
+    with pytest.raises(ConfigError, match="generate: .*; use eval-lm to score the text"):
+        task.build_generator([model], GenerationConfig(), extra_gen_cls_kwargs={"lm_model": None})
+    assert task.build_generator([model], scoring, extra_gen_cls_kwargs={"lm_model": None})

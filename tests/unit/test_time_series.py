@@ -213,6 +213,8 @@ def test_wrong_splits(tmp_path: Path) -> None:
             made.load_dataset(split)
     with pytest.raises(ConfigError, match="train, valid, test, not 'bin0'"):
         made.load_dataset("bin0")
+    with pytest.raises(ConfigError, match="--split-fractions .*: the training part has no rows"):
+        task(tmp_path / "x.csv", split_fractions="0.001,0.2,0.2")
 
 
 def test_errors_are_summed_over_values(tmp_path: Path) -> None:
@@ -247,6 +249,21 @@ def test_the_scale_of_a_constant(tmp_path: Path) -> None:
     assert made.values[:, 2].tolist() == pytest.approx([0.0] * 150 + [0.2] * 50)
     small = numpy.array([[1e-200], [2e-200]])  # whose squares are 0
     assert scale_of(small)[1].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("row, value", [(5, 1e200), (5, -1e308), (190, 1e60)])
+def test_values_too_large_for_the_scale_are_refused(tmp_path: Path, row: int, value: float) -> None:
+    """In the rows of training, or so large later that float32 has no standardised value."""
+    path = write_series(tmp_path / "x.csv")
+    lines = path.read_text().splitlines()
+    lines[row] = f"{lines[row].rsplit(',', 1)[0]},{value}"
+    path.write_text("\n".join(lines))
+    said = re.escape(f"{path}: the values of temperature reach {value:g}, too large for its mean")
+    with pytest.raises(ConfigError, match=said):
+        task(path)
+    made = task(write_series(path))  # with the scale of a checkpoint
+    with pytest.raises(ConfigError, match="the values of load reach .*, too large for its mean"):
+        made.set_scale(made.mean, made.deviation * 1e-300)
 
 
 def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
@@ -366,6 +383,22 @@ def test_forecasts_of_large_values_keep_their_digits(forecast: Forecast, tmp_pat
     )
     for line in near + far:
         assert re.fullmatch(r"-?\d+\.\d{1,6}", line["load"])
+
+
+def test_a_forecast_does_not_replace_the_series_of_the_training(
+    forecast: Forecast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint names it, not the command."""
+    frozen, series = Path(__file__).resolve().parents[1] / "frozen", tmp_path / "series.csv"
+    series.write_bytes((frozen / "series.csv").read_bytes())
+    assert len(forecast("log_sparse")) == 20
+    model = tmp_path / "model.pt"
+    state = torch.load(model, weights_only=True)
+    state["cfg"]["task"]["series_file"] = str(series)
+    torch.save(state, model)
+    assert main(["forecast", str(model), "--cpu", "--output", str(series)]) == 2
+    assert f"cannot write {series}: this command reads it" in capsys.readouterr().err
+    assert series.read_bytes() == (frozen / "series.csv").read_bytes()
 
 
 def test_columns_are_chosen_for_a_forecast(forecast: Forecast, tmp_path: Path) -> None:

@@ -81,6 +81,49 @@ def test_a_second_training_in_a_folder_is_refused(
         assert any("trainer" in entry.frame.f_locals for entry in kept.traceback)
 
 
+@pytest.mark.parametrize(
+    "names, file, refused",
+    [
+        ("1 2 _best", "checkpoint_last.pt", True),
+        ("_1_100 _1_200", "checkpoint_last.pt", True),
+        ("1 2 _last", "checkpoint_last.pt", False),
+        ("1 2 _last-shard0", "checkpoint_last.pt", False),
+        ("1 _best", "checkpoint_last.pt", False),  # killed while it saved for the first time
+        ("", "checkpoint_last.pt", False),
+        ("_best _last", "{}/checkpoint33.pt", True),
+        ("1 2 _best", "{}/checkpoint_last.pt", True),
+        ("1 _best", "{}/checkpoint_last.pt", False),
+        ("_best _last", "{}/checkpoint_best.pt", False),
+        ("_best _last", "none", False),
+        ("_best _last", "model:///checkpoint1.pt", False),
+        ("", "{}/checkpoint33.pt", False),
+    ],
+)
+def test_a_training_does_not_begin_over_another(
+    names: str, file: str, refused: bool, tmp_path: Path
+) -> None:
+    for name in names.split():
+        (tmp_path / f"checkpoint{name}.pt").touch()
+    if not refused:
+        return folder.check_continued(tmp_path, file.format(tmp_path))
+    with pytest.raises(ConfigError, match=r"would overwrite them: continue with --restore-file .*"):
+        folder.check_continued(tmp_path, file.format(tmp_path))
+
+
+def test_checkpoints_are_not_overwritten_without_the_last(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    flags = [corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 3]
+    flags += ["--save-dir", tmp_path, "--save-interval-updates", 1, "--disable-validation"]
+    cli("train", *flags)
+    (tmp_path / "checkpoint_last.pt").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.pt")}
+    for more in ([], ["--restore-file", tmp_path / "checkpoint33.pt"]):
+        with pytest.raises(ConfigError, match="has checkpoints of a training"):
+            cli("train", *flags, *more)
+    assert before == {path: path.read_bytes() for path in tmp_path.glob("*.pt")} and before
+
+
 def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     with other_process("file", path) as other:
@@ -224,6 +267,18 @@ def test_a_position_between_two_batches_is_refused() -> None:
         take([first], 5)
         with pytest.raises(ConfigError, match=said):
             batches(3, 0, **options).load_state_dict(first.state_dict())
+
+
+def test_other_batches_within_an_epoch_are_refused() -> None:
+    """Also where the position exists; at the end of an epoch they may change."""
+    first, other = batches(1, 0), batches(1, 0)
+    other._frozen_batches = [[i, i + 1] for i in range(0, 26, 2)]
+    take([first], 4)
+    with pytest.raises(ConfigError, match="within an epoch of 26 batches, which now has 13: give"):
+        other.load_state_dict(first.state_dict())
+    take([first], None)
+    other.load_state_dict(first.state_dict())
+    assert other.epoch == 2
 
 
 def test_an_epoch_that_has_become_shorter_is_refused() -> None:

@@ -10,6 +10,7 @@ from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import override_module_args
 from fairseq.models import build_model
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_recur.criterions import ForecastErrorCriterion
@@ -107,3 +108,27 @@ def test_an_encoder_decoder_needs_dictionaries(tmp_path: Path, task: str, side: 
     cfg = model_config("translation", "transformer_biarn_tiny", [])
     with pytest.raises(ConfigError, match=f"no dictionary of its {side}; give --task translation"):
         build_model(cfg, make_task(task, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["rsa_transformer_lm", "xl_lm_tiny"])
+def test_a_language_model_needs_its_task(dictionary: Dictionary, name: str) -> None:
+    task = TranslationTask(TranslationConfig(), dictionary, dictionary)
+    cfg = model_config("language_modeling", name, [])
+    with pytest.raises(ConfigError, match="--task translation needs an encoder-decoder; give --ta"):
+        task.build_model(cfg)
+
+
+@pytest.mark.parametrize(
+    "arch, flags, said",
+    [
+        ("t5_small", [], "^--arch t5_small shares all .* differ; preprocess with --joined-dict"),
+        ("srformer_bart_base", [], "^--arch srformer_bart_base shares all embeddings"),
+        ("srformer_tiny", ["--share-all-embeddings"], "^--share-all-embeddings: .*; leave it out"),
+    ],
+)
+def test_shared_embeddings_need_one_dictionary(arch: str, flags: list[str], said: str) -> None:
+    source, target = Dictionary(), Dictionary()
+    target.add_symbol("word")
+    task = Namespace(source_dictionary=source, target_dictionary=target)
+    with pytest.raises(ConfigError, match=said):
+        build_model(model_config("translation", arch, flags), task)
