@@ -117,6 +117,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "bin 0: paper": "accuracy",
         "bin 1": "bin1",
         "bin 1: paper": "accuracy",
+        "Transformer* (Dai)": "transformer_xl",
         "Transformer* (Shaw)": "transformer_relative",
         **{f"RSA {name}": f"rsa_{n}" for n, name in enumerate(RSA, 1)},
         **{f"RSA {name} ({heads})": f"rsa_{n}" for n, (name, heads) in enumerate(RSA.items(), 1)},
