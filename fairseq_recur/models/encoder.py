@@ -80,10 +80,11 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
             x = x * (1 - mask.unsqueeze(-1).type_as(x))
         x = x.transpose(0, 1)
         context = Context(padding=padding, mask=self.self_attention_mask(x, padding))
-        states = [x]
+        states = [x] if return_all_hiddens else []
         for layer in self.layers:
             x = self.run(layer, x, context)
-            states.append(x)
+            if return_all_hiddens:
+                states.append(x)
         x = self.finish(x)
         recurrence, recurrence_padding = None, None
         if self.recurrence_encoder is not None:
@@ -95,7 +96,7 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
             "encoder_out": [x],
             "encoder_padding_mask": [mask],
             "encoder_embedding": [embedding],
-            "encoder_states": states if return_all_hiddens else [],
+            "encoder_states": states,
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [(~mask).sum(dim=1, keepdim=True).int()],

@@ -57,10 +57,10 @@ class Segments:
         return self.cut(self.hidden.transpose(0, 1).unsqueeze(1))
 
     def mask_at_steps(self) -> Tensor:
-        """`mask` of the segment that is read at each step: (U or 1, 1, N, 1, s)."""
+        """`mask` of the segment that is read at each step: (U, 1, N, 1, s)."""
         if self.mask is None:
-            steps = self.schedule.steps
-            return self.hidden.new_zeros(1, 1, steps, 1, self.size, dtype=torch.float32)
+            size = (self.hidden.size(1), 1, self.schedule.steps, 1, self.size)
+            return self.hidden.new_zeros(size, dtype=torch.float32)
         order = self.schedule.step_segments, self.schedule.steps
         return segments_at_steps(self.mask.transpose(3, 4), *order).transpose(3, 4)
 

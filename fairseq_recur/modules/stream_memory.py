@@ -115,9 +115,10 @@ class StreamMemory(nn.Module):
             length: positions to keep
             carried: (B, N, C), the state of a recurrent part after the batch, or None
         """
-        read = inputs if earlier is None else [torch.cat(x) for x in zip(earlier, inputs)]
-        first = max(0, read[0].size(0) - length)
-        states = torch.stack([x[first:] for x in read]).detach()
+        fresh = inputs[0].size(0)
+        states = torch.stack([x[max(0, fresh - length) :].detach() for x in inputs])
+        if earlier is not None and fresh < length:
+            states = torch.cat([earlier[:, max(0, earlier.size(1) + fresh - length) :], states], 1)
         held = {
             "starts": starts + (inputs[0].size(0) - states.size(1)),
             "states": states,

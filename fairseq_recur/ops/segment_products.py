@@ -112,6 +112,11 @@ class SegmentSoftmax:
         """Its tensors, which a graph saves so that activation checkpointing frees them."""
         return (None, None) if softmax is None else (softmax.mask, softmax.kept)
 
+    @property
+    def kept_scale(self) -> float:
+        """Factor of the weights that dropout keeps; 0 where it keeps none."""
+        return 0.0 if self.dropout == 1 else 1 / (1 - self.dropout)
+
     def of_rows(self, part: slice) -> "SegmentSoftmax":
         """The softmax of a group of rows."""
         mask, kept = (None if x is None else x[part] for x in (self.mask, self.kept))
@@ -126,4 +131,4 @@ class SegmentSoftmax:
 
     def drop(self, weights: Tensor) -> Tensor:
         """Apply dropout to the weights or to their gradient."""
-        return weights if self.kept is None else weights * self.kept / (1 - self.dropout)
+        return weights if self.kept is None else weights * self.kept * self.kept_scale

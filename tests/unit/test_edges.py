@@ -53,6 +53,17 @@ def batch(source: list[list[int]], target: list[list[int]], pad: int = 1) -> lis
     ]
 
 
+@pytest.mark.parametrize("form", ["stored", "recomputed"])
+def test_dropout_of_all_attention_weights(make_model: Build, form: str) -> None:
+    """SRformer then reads nothing of its segments, and all gradients are finite."""
+    flags = ["--segment-size", "3", "--target-length", "7", "--srformer-form", form]
+    model = make_model("srformer", *SMALL, *flags, "--attention-dropout", "1").train()
+    out, _ = model(*batch([[5, 6, 7, 2], [8, 2]], [[2, 5, 6], [2, 8, 9]]))
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 def translator(make_model: Build, system: list[str], *flags: str) -> nn.Module:
     return make_model(system[1], *SMALL, "--dropout", "0", *system[2:], *flags)
 

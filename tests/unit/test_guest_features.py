@@ -317,12 +317,18 @@ def test_parameters_of_the_published_memory() -> None:
     assert sum(p.numel() for p in SegmentRNNs(64).parameters()) == 16_640
 
 
-def test_the_published_memory_in_incremental_decoding(make_model: Build) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_published_memory_in_incremental_decoding(make_model: Build, whole: bool) -> None:
+    """With padding, and with sources that fill their segments, which need no mask."""
     flags = ["--xl-memory", "rnn_all_heads", *SEGMENTS]
     model = make_model("srformer", *SMALL, "--cross-attention", "xl", *flags).eval()
     tokens, lengths, targets = WORDS.values()
     tokens = tokens.clone()
-    tokens[0, :5] = model.encoder.padding_idx
+    if whole:
+        tokens = tokens[:, -6:]
+        assert not tokens.eq(model.encoder.padding_idx).any()
+    else:
+        tokens[0, :5] = model.encoder.padding_idx
     encoded = model.encoder(tokens, lengths)
     expected, _ = model.decoder(targets, encoded)
     state: dict[str, Any] = {}

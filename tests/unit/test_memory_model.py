@@ -117,7 +117,13 @@ BY_LAG: dict[str, list[str]] = {
         "brt_lm_tiny",
         *"--recurrent-block 2 --recurrent-layer 2 --decoder-normalize-before".split(),
     ],
-    "fairseqs-host": ["rsa_xl_lm_tiny", "--language-model-host", "transformer"],
+    "fairseqs-host": [
+        "rsa_xl_lm_tiny",
+        "--language-model-host",
+        "transformer",
+        "--rsa-dilations",
+        "2,3",
+    ],  # fmt: skip
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 

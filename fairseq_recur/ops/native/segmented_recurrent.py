@@ -178,7 +178,7 @@ def new_job(
         rows=rows, heads=1 if mask is None else rows // mask.size(0), segments=segments,
         steps=steps, size=size, room=room, width=width, rest=rest, local_too=not none,
         scale=scale, leak=leak,
-        threshold=threshold, kept_scale=1 / (1 - softmax.dropout),
+        threshold=threshold, kept_scale=softmax.kept_scale,
         threads=min(rows, torch.get_num_threads()),
     )  # fmt: skip
     job.put(queries=queries, keys=keys, values=values, weight=weight, mask=mask, kept=kept)
