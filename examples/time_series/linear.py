@@ -13,12 +13,12 @@ import numpy
 from cells import Cell
 
 from fairseq_recur.tasks.series_data import (
-    check_scale,
     columns_of,
     forecast_rows,
     read_series,
     scale_of,
     split_rows,
+    standardised,
 )
 
 PENALTIES = (1e-4, 1e-2, 1.0)
@@ -88,8 +88,7 @@ def linear_errors(cell: Cell, folder: str, columns: str = "") -> dict[str, dict[
     read, _, horizon = cell.lengths
     forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
     mean, deviation = scale_of(series.values[slice(*rows["train"])])
-    check_scale(series, mean, deviation)
-    values = (series.values - mean) / deviation
+    values = standardised(series, mean, deviation)
     variables = [
         {split: windows(column, forecast[split], cell) for split in rows} for column in values.T
     ]

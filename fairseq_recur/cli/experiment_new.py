@@ -11,13 +11,11 @@ from fairseq_recur.cli import suggestion
 from fairseq_recur.errors import refuse
 from fairseq_recur.files import write_text
 
-SHARED = "share-all-embeddings"
 ADAM = {
     "adam-betas": "(0.9, 0.98)",
     "lr-scheduler": "inverse_sqrt",
     "criterion": "label_smoothed_cross_entropy",
     "label-smoothing": 0.1,
-    SHARED: True,
 }
 SIZES: dict[str, dict[str, Any]] = {
     # The quick start's, for two cores and some ten thousand pairs.
@@ -74,12 +72,14 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: the file exists, an input does not, or a system has no such size
     """
-    problems = [] if Path(args.data).is_dir() else [f"no folder {args.data}; give one that exists"]
-    problems += [
-        f"no file {path}; check -s and -t, and give the --destdir of preprocess as --data"
-        for path in dictionaries(args)
-        if not problems and not path.is_file()
-    ]
+    if Path(args.data).is_dir():
+        problems = [
+            f"no file {path}; check -s and -t, and give the --destdir of preprocess as --data"
+            for path in dictionaries(args)
+            if not path.is_file()
+        ]
+    else:
+        problems = [f"no folder {args.data}; give one that exists"]
     problems += [
         f"no file {path}; give one that exists"
         for path in (args.reference, args.sentencepiece_model)
@@ -127,10 +127,9 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         scratch = FROM_SCRATCH.get(name, {}) if args.from_scratch else {}
         flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **scratch}
         systems[name] = {"flags": flags, **start}
-    train = dict(SIZES[args.size])
-    source, target = (path.read_bytes() for path in dictionaries(args))
-    if source != target:
-        del train[SHARED]
+    source, target = dictionaries(args)
+    joined = source.read_bytes() == target.read_bytes()
+    shared = {"share-all-embeddings": True} if joined else {}
     return {
         "title": f"{', '.join(dict.fromkeys(args.system))} and the Transformer",
         "data": str(Path(args.data).absolute()),
@@ -139,7 +138,7 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         "seeds": [1],
         "baseline": "control" if start else "transformer",
         "systems": systems,
-        "train": train,
+        "train": {**SIZES[args.size], **shared},
         "checkpoint": 3 if args.size == "tiny" else 5,
         "generate": generate,
         "score": {

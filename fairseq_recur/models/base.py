@@ -10,7 +10,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.modules import FairseqDropout
-from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
@@ -64,31 +63,6 @@ class RecurrentModel(BaseFairseqModel):
         """
         defaults = [cls.assemble()(), cls.config_class()]
         check_config(options, cls.slots(), defaults, from_checkpoint(), further)
-
-    @classmethod
-    def build_model(cls, cfg: Any, task: FairseqTask) -> Any:
-        """As in fairseq; first refuse one embedding matrix for two dictionaries.
-
-        Args:
-            cfg: the model's options, resolved
-            task: whose dictionaries the model uses
-
-        Raises:
-            ConfigError: all embeddings are shared, and the dictionaries differ
-        """
-        shared = getattr(cfg, "share_all_embeddings", False)
-        if shared and task.source_dictionary != task.target_dictionary:
-            if not getattr(cls.config_class(), "share_all_embeddings", False):
-                raise ConfigError(
-                    "--share-all-embeddings: the dictionaries of source and target differ; leave "
-                    "it out, or preprocess with --joined-dictionary"
-                )
-            name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or cls.__name__
-            raise ConfigError(
-                f"--arch {name} shares all embeddings, and the dictionaries differ; preprocess "
-                "with --joined-dictionary"
-            )
-        return super().build_model(cfg, task)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "RecurrentModel":
         """A copy whose parameters have the same weight decay and learning rate."""

@@ -45,7 +45,8 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         """Build the model for a task with a source and a target dictionary.
 
         Raises:
-            ConfigError: listing every option that cannot be used, or the task has no dictionaries
+            ConfigError: listing every option that cannot be used, or the task has no dictionaries,
+                or two where the model needs one
         """
         for side in ("source", "target"):
             if not isinstance(getattr(task, f"{side}_dictionary", None), Dictionary):
@@ -55,6 +56,14 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
                 )
         options = model_options(cfg, task)
         cls.check_options(options)
+        if options.share_all_embeddings and task.source_dictionary != task.target_dictionary:
+            asked, remedy = "--share-all-embeddings", "leave it out, or "
+            if cls.config_class().share_all_embeddings:
+                asked, remedy = f"{cls.__name__} shares all embeddings", ""
+            raise ConfigError(
+                f"{asked}: the dictionaries of source and target differ; {remedy}preprocess with "
+                "--joined-dictionary"
+            )
         pruning = prune_options(options)
         model = super().build_model(TransformerConfig.from_namespace(options), task)
         model.options, model.pruning = vars(options), pruning

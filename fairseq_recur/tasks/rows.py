@@ -1,10 +1,11 @@
-"""What this plug-in's tasks without text have in common: rows in memory, a criterion of theirs."""
+"""What this plug-in's tasks have in common: rows in memory, a model and a criterion of theirs."""
 
 from typing import Any
 
 import numpy
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 
 from fairseq_recur.errors import ConfigError
 
@@ -44,6 +45,16 @@ class RowDataset(FairseqDataset):
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """Whether epochs share batches."""
         return not self.shuffled
+
+
+def model_class(cfg: Any) -> tuple[str, type[BaseFairseqModel] | None]:
+    """The name of the model that a task is to build, and its class; None if it is not registered.
+
+    Args:
+        cfg: the model's options, from fairseq's programs or a checkpoint
+    """
+    name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
+    return name, ARCH_MODEL_REGISTRY.get(name, MODEL_REGISTRY.get(name))
 
 
 def fitting(criterion: FairseqCriterion, task: str, name: str) -> FairseqCriterion:

@@ -293,7 +293,7 @@ def scale_of(values: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each variable: (V,) each.
 
     A constant variable has the deviation 1; what numpy returns for it may be a rounding error.
-    Both may overflow, see `check_scale`.
+    Both may overflow, see `standardised`.
 
     Args:
         values: (rows, V)
@@ -304,11 +304,11 @@ def scale_of(values: Array) -> tuple[Array, Array]:
     return mean, numpy.where(varies, deviation, 1.0)
 
 
-def check_scale(series: Series, mean: Array, deviation: Array) -> None:
-    """Refuse values that overflow where they are standardised.
+def standardised(series: Series, mean: Array, deviation: Array) -> Array:
+    """The values of all rows on a scale: (rows, V) float64, which float32 can hold.
 
     Args:
-        series: to be standardised
+        series: whose values
         mean: of each variable, (V,)
         deviation: likewise
 
@@ -316,16 +316,17 @@ def check_scale(series: Series, mean: Array, deviation: Array) -> None:
         ConfigError: a mean, a deviation, or a standardised value in float32 is not finite
     """
     with numpy.errstate(all="ignore"):
-        standardised = ((series.values - mean) / deviation).astype(numpy.float32)
-    finite = numpy.isfinite(mean) & numpy.isfinite(deviation)
-    finite &= numpy.isfinite(standardised).all(axis=0)
-    for name, values, usable in zip(series.names, series.values.T, finite):
+        values = (series.values - mean) / deviation
+        finite = numpy.isfinite(values.astype(numpy.float32)).all(axis=0)
+    finite &= numpy.isfinite(mean) & numpy.isfinite(deviation)
+    for name, given, usable in zip(series.names, series.values.T, finite):
         if not usable:
-            largest = values[numpy.abs(values).argmax()]
+            largest = given[numpy.abs(given).argmax()]
             raise ConfigError(
                 f"{series.path}: the values of {name} reach {largest:g}, too large for its mean "
                 "and deviation; correct them, or choose variables without it"
             )
+    return values
 
 
 def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[int, int]]:

@@ -10,14 +10,14 @@ import numpy
 import torch
 from fairseq import utils
 from fairseq.data import FairseqDataset, data_utils
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
+from fairseq.models import FairseqLanguageModel
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag
-from fairseq_recur.tasks.rows import RowDataset
+from fairseq_recur.tasks.rows import RowDataset, model_class
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +192,7 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         Raises:
             ConfigError: it is not a language model, or has no memory
         """
-        name = getattr(args, "_name", None) or getattr(args, "arch", None)
-        kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+        name, kind = model_class(args)
         if kind is not None and not issubclass(kind, FairseqLanguageModel):
             raise ConfigError(
                 f"--task language_modeling_with_memory needs a language model, and {name} "

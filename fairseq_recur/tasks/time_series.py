@@ -14,8 +14,6 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_REGISTRY,
     FairseqEncoderDecoderModel,
     FairseqEncoderModel,
     FairseqLanguageModel,
@@ -26,18 +24,18 @@ from torch import Tensor
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting
+from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting, model_class
 from fairseq_recur.tasks.series_data import (
     SPLITS,
     Array,
     Series,
     as_columns,
-    check_scale,
     columns_of,
     forecast_rows,
     read_series,
     scale_of,
     split_rows,
+    standardised,
 )
 
 logger = logging.getLogger(__name__)
@@ -202,9 +200,9 @@ class TimeSeriesTask(FairseqTask):
         Raises:
             ConfigError: the values overflow with this scale
         """
-        check_scale(self.series, mean, deviation)
+        values = standardised(self.series, mean, deviation)
         self.mean, self.deviation = mean, deviation
-        self.values.copy_(torch.from_numpy((self.series.values - mean) / deviation))
+        self.values.copy_(torch.from_numpy(values))
         scale = {"mean": mean.tolist(), "deviation": deviation.tolist()}
         self.state.merge_state_dict({STATE: {"names": self.series.names, **scale}})
 
@@ -266,8 +264,7 @@ class TimeSeriesTask(FairseqTask):
         Raises:
             ConfigError: it is one for words
         """
-        name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
-        kind = ARCH_MODEL_REGISTRY.get(name, MODEL_REGISTRY.get(name))
+        name, kind = model_class(cfg)
         if kind is not None and issubclass(kind, OF_WORDS):
             raise ConfigError(
                 f"--arch {name} is a model of words, and --task time_series_forecasting has none; "

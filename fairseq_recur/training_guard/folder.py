@@ -65,7 +65,7 @@ def check_continued(folder: Path, file: str) -> None:
     """Check that a training continues the one whose checkpoints are in its folder.
 
     Without the file to restore, fairseq begins anew and writes over them. A training that is killed
-    during its first save has no checkpoint_last.pt. So a single periodic checkpoint is no reason.
+    during its first save leaves one periodic checkpoint and no last one, so that is allowed.
 
     Args:
         folder: ``--save-dir``
@@ -74,11 +74,11 @@ def check_continued(folder: Path, file: str) -> None:
     Raises:
         ConfigError: the folder has checkpoints, but not the one to restore
     """
-    found = sorted(folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime)
-    names = [path.name for path in found]
     path = folder / file if file == LAST else Path(file)
     if path.exists() or file == "none" or "://" in file:
         return
+    found = sorted(folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime)
+    names = [path.name for path in found]
     if path.name == LAST:
         sharded = any(name.startswith("checkpoint_last-") for name in names)
         lost = not sharded and sum(bool(PERIODIC.fullmatch(name)) for name in names) > 1

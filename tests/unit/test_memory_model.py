@@ -119,11 +119,8 @@ BY_LAG: dict[str, list[str]] = {
     ],
     "fairseqs-host": [
         "rsa_xl_lm_tiny",
-        "--language-model-host",
-        "transformer",
-        "--rsa-dilations",
-        "2,3",
-    ],  # fmt: skip
+        *"--language-model-host transformer --rsa-dilations 2,3".split(),
+    ],
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 

@@ -121,8 +121,8 @@ def test_a_language_model_needs_its_task(dictionary: Dictionary, name: str) -> N
 @pytest.mark.parametrize(
     "arch, flags, said",
     [
-        ("t5_small", [], "^--arch t5_small shares all .* differ; preprocess with --joined-dict"),
-        ("srformer_bart_base", [], "^--arch srformer_bart_base shares all embeddings"),
+        ("t5_small", [], "^T5SmallModel shares all .* differ; preprocess with --joined-dict"),
+        ("srformer_bart_base", [], "^SrformerBartBaseModel shares all embeddings: the"),
         ("srformer_tiny", ["--share-all-embeddings"], "^--share-all-embeddings: .*; leave it out"),
     ],
 )
