@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(output)
     _keep_training(output, files)
     state = average_checkpoints(files)
-    with whole_checkpoint(str(behind_link(output))) as file:
-        torch.save(state, file)
+    with whole_checkpoint(str(behind_link(output))) as stream:
+        torch.save(state, stream)
     print(f"{output}: average of {len(files)} checkpoints")
-    for name in files:
-        print(f"  {name}")
+    for file in files:
+        print(f"  {file}, update {state['extra_state']['averaged'][str(file)]}")
     return 0
 
 
@@ -151,8 +151,9 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     All other tensors (counters, masks) must be equal in all files.
 
     Returns:
-        the first file's state with the averaged parameters, without its optimizer state and
-        moving averages, which belong to its own parameters
+        the first file's state with the averaged parameters; its "extra_state" has "averaged", the
+        updates of each file by its path; without optimizer state and moving averages, which
+        belong to the first file's own parameters
 
     Raises:
         CheckpointError: a file cannot be read, a parameter is NaN, or its parameters differ from
@@ -163,8 +164,10 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     refuse_nan(str(files[0]), first)
     owners = _owners(first)
     sums = {name: first[name].to(torch.float64, copy=True) for name in set(owners.values())}
+    updates = {str(files[0]): _updates(state)}
     for file in files[1:]:
-        model = read_state(file)["model"]
+        other = read_state(file)
+        model, updates[str(file)] = other["model"], _updates(other)
         refuse_nan(str(file), model)
         _must_match(files[0], first, file, model)
         _separate(owners, sums, model)
@@ -183,9 +186,17 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
         name: means[owners[name]] if name in owners else tensor for name, tensor in first.items()
     }
     state["last_optimizer_state"] = None
+    extra = state.setdefault("extra_state", {})
     for moving_average in ("ema", "ema_fp32_params"):
-        state.get("extra_state", {}).pop(moving_average, None)
+        extra.pop(moving_average, None)
+    extra["averaged"] = updates
     return state
+
+
+def _updates(state: dict[str, Any]) -> int:
+    """Return the updates of a training until a checkpoint; 0 if it does not tell."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
 
 
 def _owners(model: dict[str, torch.Tensor]) -> dict[str, str]:

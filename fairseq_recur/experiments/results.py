@@ -95,6 +95,7 @@ def of_run(
         **_scores(texts, references, metrics),
         "updates": updates,
         "epochs": round(epochs, 2),
+        "averaged": state.get("average", {}).get("averaged"),
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
         "train_seconds": round(state["train"]["seconds"]),
         "commit": state["train"]["commit"],

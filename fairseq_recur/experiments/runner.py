@@ -192,6 +192,7 @@ class Runner:
         if code == 0 and not interrupted:
             try:
                 run.complete(job.step)
+                state[job.step] |= run.made(job.step)
             except ConfigError as error:
                 problem = f": {error}"
         state[job.step]["seconds"] += seconds

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.inputs import describe_files, is_same
@@ -21,6 +21,8 @@ PROLONGS = {"max-update", "max-epoch", "stop-time-hours"}
 REPORTS = {"log-interval", "log-format", "tensorboard-logdir", "wandb-project", "no-progress-bar"}
 KEEPS = ("keep-last-epochs", "keep-interval-updates")
 """Flags that follow from `checkpoint`, unless they are given."""
+AVERAGED = re.compile(r"^  (.+), update (\d+)$", re.MULTILINE)
+"""A line that `average` prints for each of its checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,18 @@ class SystemRun(Run):
             found = self.folder / "generate.out"
             read_hypotheses(found, len(read_lines(self.experiment.score.reference[0])))
             found.replace(self.output)
+
+    def made(self, step: str) -> dict[str, Any]:
+        """Return the checkpoints of an average, and how many updates the newest of them had."""
+        if step != "average":
+            return {}
+        found = AVERAGED.findall((self.folder / "average.out").read_text(encoding="utf-8"))
+        return {
+            "averaged": {
+                "checkpoints": [Path(name).name for name, _ in found],
+                "updates": max(int(updates) for _, updates in found),
+            }
+        }
 
     def languages(self) -> list[str]:
         """Return the flags of the languages."""

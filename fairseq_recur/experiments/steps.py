@@ -92,6 +92,10 @@ class Run(ABC):
         """
         return
 
+    def made(self, step: str) -> dict[str, Any]:
+        """Return what is stored of a step that has succeeded, besides how it was done."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """Return what is known of the steps: {"train": {"key": [...], "seconds": 12.3, ...}}.
 

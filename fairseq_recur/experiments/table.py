@@ -175,6 +175,7 @@ def notes(results: Results) -> list[str]:
         f"- {results['machine']}; torch {results['versions'].get('torch', '?')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]
+    said += averages(results)
     if results.get("pooled"):
         said.append(
             f"- {POOLED}: randomization that exchanges a text's outputs of all seeds together, "
@@ -206,6 +207,21 @@ def notes(results: Results) -> list[str]:
         else:
             said.append(f"- {system['name']} starts from {ending(system['start'])}")
     return said
+
+
+def averages(results: Results) -> list[str]:
+    """Return the line that tells what the averaged models are; none for records without it."""
+    known = [run["averaged"] for run in results["runs"] if run.get("averaged")]
+    if not known:
+        return []
+    counts = sorted({len(averaged["checkpoints"]) for averaged in known})
+    newest = sorted({averaged["updates"] for averaged in known})
+    wanted = results["experiment"]["checkpoint"]
+    few = f"{', '.join(map(str, counts))} instead of " if counts != [wanted] else ""
+    return [
+        f"- averages of {few}{wanted} checkpoints, the newest of update "
+        f"{', '.join(map(str, newest))}"
+    ]
 
 
 def ending(checkpoint: str) -> Path:

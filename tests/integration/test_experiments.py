@@ -165,6 +165,8 @@ def test_the_results(done: Path, corpus: Path) -> None:
         expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
         assert expected == pytest.approx(run["scores"]["BLEU"], abs=1e-9)
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
+        averaged = {"checkpoints": ["checkpoint6.pt", "checkpoint5.pt"], "updates": run["updates"]}
+        assert run["averaged"] == averaged
     assert [c["seed"] for c in results["comparisons"]] == [run["seed"] for run in runs.values()][:1]
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]

@@ -89,7 +89,7 @@ def test_the_rest_comes_from_the_first_without_its_optimizer(tmp_path: Path) -> 
     ]
     state = average_checkpoints(files)
     assert state["last_optimizer_state"] is None
-    assert state["extra_state"] == {"epoch": 7}
+    assert state["extra_state"] == {"epoch": 7, "averaged": {str(f): int(f.stem) for f in files}}
     assert state["optimizer_history"] == [{"num_updates": 7}]
     assert state["cfg"] == {"model": {}}
 

@@ -603,6 +603,18 @@ def test_the_table(tmp_path: Path) -> None:
     assert "\n- BLEU: lower is better\n" in table(results)
 
 
+def test_the_table_tells_what_was_averaged(tmp_path: Path) -> None:
+    """A training may end after the last checkpoint that has a number, or before there are many."""
+    results = result(tmp_path)
+    for run, names in zip(results["runs"], (["3.pt", "2.pt", "1.pt"], ["2.pt", "1.pt"], ["1.pt"])):
+        run["averaged"] = {"checkpoints": names, "updates": 62 * len(names)}
+    few = "averages of 1, 2, 3 instead of 3 checkpoints, the newest of update 62, 124, 186"
+    assert f"\n- {few}\n" in table(results)
+    for run in results["runs"]:
+        run["averaged"] = {"checkpoints": ["3.pt", "2.pt", "1.pt"], "updates": 186}
+    assert "\n- averages of 3 checkpoints, the newest of update 186\n" in table(results)
+
+
 def test_a_name_does_not_end_a_cell_of_the_table(tmp_path: Path) -> None:
     results = json.loads(json.dumps(result(tmp_path)).replace('"b"', '"b|c"'))
     lines = table(results).splitlines()
