@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 from fairseq_recur.errors import ConfigError
@@ -19,9 +20,14 @@ TURNS = 3
 """Turns of a dialogue in an extract, as in the SAMSum paper's LONGEST-3."""
 
 
+def turns_of(text: str) -> list[list[str]]:
+    """Return the words of each turn of a dialogue, or of a whole text; a query is left out."""
+    return [turn.split() for turn in text.rpartition(QUERY_END)[2].split(TURN)]
+
+
 def lead(text: str, words: int) -> str:
-    """Return the first words of a text, without the query before it."""
-    return " ".join(text.rpartition(QUERY_END)[2].split()[:words])
+    """Return the first words of a text."""
+    return " ".join(islice(chain.from_iterable(turns_of(text)), words))
 
 
 def average_words(texts: Path) -> int:
@@ -32,7 +38,7 @@ def average_words(texts: Path) -> int:
 
 def longest_turns(text: str, count: int = TURNS) -> str:
     """Return the longest turns of a dialogue, in the dialogue's order."""
-    turns = [turn.split() for turn in text.split(TURN)]
+    turns = turns_of(text)
     chosen = sorted(sorted(range(len(turns)), key=lambda i: -len(turns[i]))[:count])
     return " ".join(word for i in chosen for word in turns[i])
 

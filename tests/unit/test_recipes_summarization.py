@@ -298,18 +298,19 @@ def test_meetings(tmp_path: Path) -> None:
 
 
 def test_extracts(tmp_path: Path) -> None:
-    (tmp_path / "train.target").write_text("a b c\nd\n")
+    """Neither a query nor the marks between turns are words of a text: ROUGE would read them."""
+    (tmp_path / "train.target").write_text("a b c\nd e f\n")
     (tmp_path / "test.target").write_text("x y\nx\n")
     (tmp_path / "test.source").write_text(
-        "A: a <n> B: b b b <n> A: c c <n> A: d d\nq? </q> B: x y\n"
+        "A: a <n> B: b b b <n> A: c c <n> A: d d\nq? a b </q> B: x y\n"
     )
     (out := tmp_path / "out").mkdir()
     write_extracts(tmp_path, out)
-    assert (out / "lead-2.txt").read_text() == "A: a\nB: x\n"
-    assert (out / "longest-3.txt").read_text() == "B: b b b A: c c A: d d\nq? </q> B: x y\n"
+    assert (out / "lead-3.txt").read_text() == "A: a B:\nB: x y\n"
+    assert (out / "longest-3.txt").read_text() == "B: b b b A: c c A: d d\nB: x y\n"
     scores = json.loads((out / "scores.json").read_text())
-    assert list(scores) == ["lead-2", "longest-3"]
-    assert [s["metric"] for s in scores["lead-2"]][:2] == ["rouge1", "rouge2"]
+    assert list(scores) == ["lead-3", "longest-3"]
+    assert [s["metric"] for s in scores["lead-3"]][:2] == ["rouge1", "rouge2"]
 
 
 @pytest.mark.parametrize(
