@@ -185,27 +185,42 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             x: (T, B, C); in incremental decoding the newest position
             tokens: (B, L) all tokens so far
             state: (B, N, C) after the segment before, or None for a new text
-            incremental_state: in incremental decoding, where the chunk so far is read again; or
-                None
+            incremental_state: in incremental decoding, else None
 
         Returns:
             (T, B, C), and the state after it (B, N, C)
         """
         bottleneck = self.bottleneck
         if incremental_state is not None:
-            inputs, state = bottleneck.extended(x, incremental_state)
-            read = tokens[:, tokens.size(1) - inputs.size(0) :]
-            padding = Padding.of(read.eq(self.padding_idx))
-            out, after = self.read_chunk(inputs, padding, state)
-            position = tokens.size(1) - 1
-            bottleneck.save(inputs, state, after, position, incremental_state)
-            return out[-1:], after
+            return self.read_step(x, tokens, incremental_state)
         state = bottleneck.initial_state(x) if state is None else state.to(x.dtype)
         paddings, outputs = Padding.of_parts(tokens.eq(self.padding_idx), bottleneck.block), []
         for part, padding in zip(x.split(bottleneck.block), paddings):
             out, state = self.read_chunk(part, padding, state)
             outputs.append(out)
         return connected(outputs, torch.cat(outputs), state), state
+
+    def read_step(self, x: Tensor, tokens: Tensor, incremental_state: Any) -> tuple[Tensor, Tensor]:
+        """`read_chunks` for the newest position (1, B, C): the layers keep the chunk's keys."""
+        bottleneck, position = self.bottleneck, tokens.size(1) - 1
+        known, state = bottleneck.extended(x, incremental_state)
+        place = known.size(0) - 1
+        padding = Padding.of(tokens[:, position - place :].eq(self.padding_idx))
+        context = Context(
+            padding=padding,
+            mask=additive_mask(None, padding, x.dtype),
+            incremental_state=incremental_state,
+            position=position,
+            kept=place,
+        )
+        x = x + bottleneck.code(place + 1, x)[-1]
+        for index, layer in enumerate(self.layers):
+            x, _, _ = self.run(layer, x, context, False)
+            x = bottleneck.read(index, x, state)
+        known = torch.cat([known[:-1], x])  # the state reads what the layers made of the chunk
+        after = bottleneck.write(state, known) if bottleneck.ends_block(position) else state
+        bottleneck.save(known, state, after, position, incremental_state)
+        return x, after
 
     def read_chunk(
         self, x: Tensor, padding: Padding | None, state: Tensor

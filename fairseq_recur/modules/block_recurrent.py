@@ -80,7 +80,8 @@ class StateGate(nn.Module):
 class RecurrentBlocks(FairseqIncrementalState, nn.Module):
     """What passes on a state from block to block of the positions of a segment.
 
-    Incremental decoding reads the block so far again at every step. Padding must come last.
+    Incremental decoding keeps the block so far, from which its end makes the next state. Padding
+    must come last.
 
     Args:
         cfg: the host's configuration
@@ -100,11 +101,15 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
         raise NotImplementedError(type(self).__name__)
 
     def extended(self, x: Tensor, incremental_state: Any) -> tuple[Tensor, Tensor]:
-        """In incremental decoding the inputs of the block so far (T, B, C), and the state."""
+        """In incremental decoding what is kept of the block, and *x*: (T, B, C); and the state."""
         saved = self.get_incremental_state(incremental_state, "block")
         if saved is None:
             return x, self.initial_state(x)
         return torch.cat([saved["inputs"].transpose(0, 1), x]), saved["state"]
+
+    def ends_block(self, position: int) -> bool:
+        """Whether a position is the last one of a block, after which the state changes."""
+        return (position + 1) % self.segment % self.block == 0
 
     def save(
         self, inputs: Tensor, state: Tensor, after: Tensor, position: int, incremental_state: Any
@@ -112,14 +117,13 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
         """Keep what the next step needs.
 
         Args:
-            inputs: (T, B, C) of the block so far
+            inputs: (T, B, C) of the block so far, from which the next state is made
             state: (B, N, C) that this block reads
             after: (B, N, C) that the next block reads
             position: the newest one
             incremental_state: fairseq's
         """
-        place = (position + 1) % self.segment
-        if place % self.block == 0:
+        if self.ends_block(position):
             inputs, state = inputs[:0], after
         saved = {"inputs": inputs.transpose(0, 1), "state": state}
         self.set_incremental_state(incremental_state, "block", saved)
@@ -188,19 +192,29 @@ class BlockRecurrentLayer(FreshWeights, RecurrentBlocks):
 
     def read(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The output for a block (B, W, C), and the next state (B, N, C)."""
+        return self.output(x, state), self.next_state(x, state)
+
+    def output(self, x: Tensor, state: Tensor) -> Tensor:
+        """The output for a block (B, W, C)."""
         known = state + self.identity
         attended = torch.cat([self.input_to_state(x, known), self.input_self(x)], dim=2)
-        updated = torch.cat([self.state_to_input(known, x), self.state_self(known)], dim=2)
         x = x + self.dropout_module(self.input_proj(attended))
+        return x + self.dropout_module(self.input_ffn(x))
+
+    def next_state(self, x: Tensor, state: Tensor) -> Tensor:
+        """The state (B, N, C) after a block *x* (B, W, C)."""
+        known = state + self.identity
+        updated = torch.cat([self.state_to_input(known, x), self.state_self(known)], dim=2)
         between = self.gates[0](self.state_proj(updated), state)
-        out = x + self.dropout_module(self.input_ffn(x))
-        return out, self.gates[1](self.state_ffn(between), between)
+        return self.gates[1](self.state_ffn(between), between)
 
     def step(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """`forward` for the newest position (1, B, C), from the inputs of its block so far."""
         assert context.position is not None
         inputs, state = self.extended(x, context.incremental_state)
-        out, after = self.read(inputs.transpose(0, 1), state)
+        block = inputs.transpose(0, 1)
+        out = self.output(block, state)
+        after = self.next_state(block, state) if self.ends_block(context.position) else state
         self.save(inputs, state, after, context.position, context.incremental_state)
         return out[:, -1:].transpose(0, 1), after
 

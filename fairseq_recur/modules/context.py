@@ -82,12 +82,14 @@ class Source:
         padding: of the sentences, or None
         rows: (B,) int64, the sentence of each row
         beam: rows per group of consecutive rows of one sentence, if all groups have as many; else 1
+        whole: whether the groups are all sentences, in order
     """
 
     states: Tensor
     padding: Padding | None
     rows: Tensor
     beam: int = 1
+    whole: bool = True
 
     @classmethod
     def of(cls, states: Tensor, padding: Padding | None) -> "Source":
@@ -130,7 +132,13 @@ class Source:
             return self
         _, counts = torch.unique_consecutive(rows, return_counts=True)
         sizes = set(counts.tolist())
-        return replace(self, rows=rows, beam=sizes.pop() if len(sizes) == 1 else 1)
+        beam = sizes.pop() if len(sizes) == 1 else 1
+        every = torch.arange(self.states.size(1), device=rows.device)
+        return replace(self, rows=rows, beam=beam, whole=torch.equal(rows[::beam], every))
+
+    def of_groups(self, x: Tensor) -> Tensor:
+        """The rows of *x* (U, ...) for each group: *x* itself while all sentences are there."""
+        return x if self.whole else x[self.groups]
 
 
 @dataclass(frozen=True)

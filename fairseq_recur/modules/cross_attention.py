@@ -168,7 +168,7 @@ class DotCrossAttention(CrossAttention):
         """Teacher forcing: (B, H, T, D) to the same shape, and the map (B, H, T, S) if *needed*."""
         mixture, source, order = self.mixture, context.source, None
         assert mixture is not None and source is not None
-        if context.padding is not None:
+        if context.padding is not None and not context.padding.trailing:
             order = context.padding.order[:, None, :, None]
             query = query.gather(2, order.expand_as(query))
         hidden = None if source.padding is None else source.padding.ordered_mask
@@ -198,7 +198,7 @@ class DotCrossAttention(CrossAttention):
         rows, padding = source.groups, source.padding
         hidden = None if padding is None else padding.ordered_mask[rows]
         queries = source.beams_as_queries(query)
-        key, value = saved["key"][rows], saved["value"][rows]
+        key, value = source.of_groups(saved["key"]), source.of_groups(saved["value"])
         out, weights = mixture.mix_source(self, queries, key, value, hidden, context, needed)
         if weights is not None and padding is not None:
             weights = restore_order(weights, padding.order[rows][:, None, None], 3)

@@ -1,5 +1,6 @@
 """Recurrence encoding matrices between a target and its source, for cross-attention."""
 
+from math import isqrt
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -105,7 +106,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
             mask = hiding(hidden, at_least_float32(query).dtype)[:, None, None, :]
         dropout, newest = attention.dropout_probability, context.incremental_state is not None
         stored = stores_map(query, None, dropout)
-        form = self.form_for(max(query.size(2), keys), True, stored=stored)
+        form = self.form_for(isqrt(query.size(2) * keys), True, stored=stored)
         if newest or need_weights or form == "mixed":
             with no_autocast(value):
                 exact = at_least_float32(query), at_least_float32(key)

@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.mixture import LagMixture, Mixture
+from fairseq_recur.modules.mixture import LagMixture, Mixture, with_room
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
@@ -137,7 +137,7 @@ class FullMatrix(Mixture):
 
     def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
         """As `Mixture.product`; real tokens are moved to the front, and the results back."""
-        if padding is None:
+        if padding is None or padding.trailing:
             return super().product(values, queries, padding, form)
         places = padding.order[:, None, :, None]
         moved = values.gather(2, places.expand_as(values))
@@ -148,10 +148,10 @@ class FullMatrix(Mixture):
     def table(self, keys: int) -> Tensor:
         """The matrix itself: its rows have nothing in common. With room for steps to come."""
         size = self.weight.size(-1)
-        while size < keys:
-            size *= 2
-        return self.matrix(size, size)
+        # A row of zeros stands for all positions beyond the length.
+        return F.pad(self.matrix(size, size), (0, max(0, with_room(keys) - size), 0, 1))
 
     def last_row(self, table: Tensor, keys: int) -> Tensor:
         """Row *keys*."""
-        return table[:, keys - 1 : keys, :keys]
+        row = min(keys, table.size(1)) - 1
+        return table[:, row : row + 1, :keys]

@@ -74,7 +74,9 @@ class XLSelfAttention(SelfAttention):
         """As in `SelfAttention.weights`."""
         terms, state = self.positions, context.incremental_state
         if state is None:
-            keys = terms.keys(query.size(2), key.size(2))
+            # A causal mask hides later keys, so their lags are not needed.
+            one_way = self.causal and context.future is not None
+            keys = terms.keys(1 if one_way else query.size(2), key.size(2))
         else:
             keys = self.newest_keys(key.size(2), state)
         return xl_map(query, key, keys, terms.content_bias, terms.position_bias, mask, self.scale)
