@@ -181,13 +181,18 @@ def train(
 def cells(
     systems: list[str], base: dict[str, int], sweep: bool
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """All systems at the base size, then some of them with one size changed."""
+    """All systems at the base size, then some of them with one size changed, where that fits."""
     for system in systems:
         yield system, base
     for name, sizes in SWEEP.items() if sweep else ():
-        for size in (size for size in sizes if size != base[name]):
-            for system in (s for s in SWEPT if s in systems):
-                yield system, {**base, name: size}
+        for changed in ({**base, name: size} for size in sizes if size != base[name]):
+            for system in (s for s in SWEPT if s in systems and divides(changed)):
+                yield system, changed
+
+
+def divides(size: dict[str, int]) -> bool:
+    """Whether there are segments of equally many pairs."""
+    return size["pairs"] % size["segments"] == 0
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -221,10 +226,10 @@ def check_base(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Non
     """End with a message if no model has the base size."""
     if args.width < HEAD_WIDTH or args.width % HEAD_WIDTH:
         parser.error(f"--width {args.width}; expected a multiple of {HEAD_WIDTH}")
-    if args.segments < 1 or args.pairs < args.segments or args.pairs % args.segments:
+    if args.segments < 2 or args.pairs < args.segments or not divides(vars(args)):
         parser.error(
-            f"--pairs {args.pairs} --segments {args.segments}; expected segments of equally many "
-            "pairs"
+            f"--pairs {args.pairs} --segments {args.segments}; expected at least two segments of "
+            "equally many pairs"
         )
 
 

@@ -47,6 +47,19 @@ def test_the_last_update_is_measured(updates: int, measured: list[int]) -> None:
     assert [point["update"] for point in cell["curve"]] == measured
 
 
+def test_sizes_of_the_sweep_that_do_not_fit_are_left_out() -> None:
+    """Nine pairs would give nine segments of one pair in place of eight."""
+    base = {"pairs": 9, "segments": 3, "width": 64}
+    sizes = [size for _, size in recall.cells(["unit"], base, True)]
+    assert sizes == [base, {**base, "width": 32}, {**base, "width": 128}]
+    base = {"pairs": 24, "segments": 8, "width": 32}
+    changed = [size for system, size in recall.cells(["unit"], base, True) if size != base]
+    assert changed == [
+        {**base, "pairs": 16}, {**base, "pairs": 64}, {**base, "segments": 2},
+        {**base, "width": 128},
+    ]  # fmt: skip
+
+
 def test_the_figure_averages_over_seeds() -> None:
     def cell(system: str, seed: int, outside: float, updates: int = 2) -> dict[str, Any]:
         curve = [{"update": n, "spike": outside + n} for n in range(updates)]
@@ -110,7 +123,8 @@ def test_another_base_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit, match="has 8 pairs, this run 32. Choose another --output"):
         recall.main(options)
     for wrong, said in (
-        ("--pairs 9", "expected segments of equally"),
+        ("--pairs 9", "expected at least two segments of equally"),
+        ("--pairs 9 --segments 1", "expected at least two segments of equally"),
         ("--width 20", "multiple of"),
     ):
         with pytest.raises(SystemExit):
