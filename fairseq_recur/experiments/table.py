@@ -193,7 +193,8 @@ def notes(results: Results) -> list[str]:
             "MiB: the largest resident memory of the "
             "process, with its libraries and data, but not a GPU's"
         )
-    start, systems = results["experiment"].get("start"), results["experiment"]["systems"]
+    start, finished = results["experiment"].get("start"), {run["system"] for run in runs}
+    systems = [s for s in results["experiment"]["systems"] if s["name"] in finished]
     own = [system for system in systems if system["start_from"] or system.get("start")]
     if start is not None and len(own) < len(systems):
         which = "the other systems" if own else "the systems"

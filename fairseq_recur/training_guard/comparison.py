@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.training_guard.dictionaries import hashes
 
 SECTIONS = ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset",
             "checkpoint", "ema", "bmuf")  # fmt: skip
@@ -122,12 +123,7 @@ def data(task: Any, dataset: Any, batches: Any) -> dict[str, str]:
     found = {"number of examples": str(count), "hash of the batches": digest.hexdigest()}
     if getattr(dataset, "supports_fetch_outside_dataloader", True):
         found["hash of some sentences"] = hash_sentences(dataset, batches)
-    for name in ("source_dictionary", "target_dictionary"):
-        symbols = getattr(getattr(task, name, None), "symbols", None)
-        if symbols is not None:
-            words = "\n".join(symbols).encode(errors="replace")
-            found[f"hash of the {name}"] = hashlib.sha256(words).hexdigest()
-    return found
+    return {**found, **{f"{side} dictionary": words for side, words in hashes(task).items()}}
 
 
 def hash_sentences(dataset: Any, batches: Any) -> str:

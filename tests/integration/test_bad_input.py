@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fairseq_recur.cli import main, preflight
 from fairseq_recur.errors import CheckpointError, ConfigError
@@ -99,6 +100,34 @@ def test_dictionary_that_does_not_fit(
     with pytest.raises(CheckpointError, match=said):
         train("--restore-file", checkpoint, data=other_data)
     assert nothing_saved(tmp_path)
+
+
+def test_dictionary_with_other_words(
+    train: Callable[..., str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    """As many words, but others: all would be translated, into nonsense."""
+    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
+    shutil.copytree(corpus / "bin", other := tmp_path / "other")
+    file = other / "dict.tgt.txt"
+    first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*rest, first]))
+    said = "the target dictionary has other words, or another order of them"
+    with pytest.raises(ConfigError, match=f"{said}.*: give the data that were prepared"):
+        generate(other, checkpoint)
+    with pytest.raises(ConfigError, match=f"checkpoint_last.pt: {said}"):
+        train("--restore-file", checkpoint, data=other)
+    assert nothing_saved(tmp_path)
+    warned = "so its embeddings belong to other words"
+    assert warned in train("--finetune-from-model", checkpoint, data=other)
+    generate(other, tmp_path / "save" / "checkpoint_last.pt")
+    # The numbers in a dictionary tell nothing of its order, and older checkpoints nothing at all.
+    file.write_text("".join(f"{line.split()[0]} 1\n" for line in [first, *rest]))
+    generate(other, checkpoint)
+    state = torch.load(checkpoint, weights_only=True)
+    assert state["task_state"].pop("dictionaries").keys() == {"source", "target"}
+    torch.save(state, old := tmp_path / "old.pt")
+    file.write_text("".join([*rest, first]))
+    generate(other, old)
 
 
 def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_path: Path) -> None:

@@ -589,7 +589,10 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
-    assert "c starts from copying/seed1/c.pt" in notes and "a starts from" not in notes
+    assert "a starts from" not in notes and "c starts from" not in notes, "c is not trained yet"
+    more = {**result(tmp_path)["runs"][0], "system": "c"}
+    trained = {**result(tmp_path), "runs": [*result(tmp_path)["runs"], more]}
+    assert "\n- c starts from copying/seed1/c.pt" in table(trained)
     start = {**result(tmp_path)["experiment"], "start": "/m/full/seed2/checkpoint_best.pt"}
     note = "- the other systems start from full/seed2/checkpoint_best.pt\n"
     assert note in table({**result(tmp_path), "experiment": start})
