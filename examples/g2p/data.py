@@ -170,7 +170,7 @@ def _check_phones(path: Path, entries: Sequence[Entry], problems: Problems) -> N
 
 
 def check_prepared(languages: Iterable[Language], work: Path) -> None:
-    """Refuse a folder whose results are of other words.
+    """Refuse a folder in which a training on other words has begun.
 
     Raises:
         ConfigError: naming the languages
@@ -180,16 +180,19 @@ def check_prepared(languages: Iterable[Language], work: Path) -> None:
         for language in languages
         if (before := read_json(work / language.name / "data" / "prepared.json")) is not None
         and before["digest"] != language.digest
+        and any((work / language.name).glob("*/seed*/state.json"))
     ]
     if changed:
         raise ConfigError(
-            f"{work} has results of other words for {', '.join(changed)}; choose another "
+            f"{work} has trainings on other words for {', '.join(changed)}; choose another "
             "--work-dir, or remove these folders"
         )
 
 
 def prepare(language: Language, folder: Path) -> str:
     """Write a language's binary data and references, and the part of its experiment that differs.
+
+    Data of other words are replaced: `check_prepared` has found that nothing is trained on them.
 
     Args:
         language: its words
@@ -199,8 +202,12 @@ def prepare(language: Language, folder: Path) -> str:
         what it has, in words
     """
     data = folder / "data"
-    if not (data / "prepared.json").is_file():
+    before = read_json(data / "prepared.json")
+    if before is None or before["digest"] != language.digest:
         data.mkdir(parents=True, exist_ok=True)
+        # A kill must not leave the record beside other data, nor these words more references.
+        for old in (data / "prepared.json", *data.glob("test.*.phones")):
+            old.unlink(missing_ok=True)
         for side, suffix in enumerate(("word", "phones")):
             symbols = Dictionary()
             for entry in language.entries["train"]:

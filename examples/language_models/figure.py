@@ -33,15 +33,17 @@ def draw(results: Results, file: Path) -> None:
 
 
 def draw_systems(axis: Any, results: Results) -> None:
-    """Each seed of each system with the whole text, and their means."""
-    found, name = results["runs"].get(WHOLE, {}), measure(results)
+    """Each seed of each system with the largest share of the text, and their means."""
+    share, name = max(results["runs"], key=int), measure(results)
+    found = results["runs"][share]
     there = [system for system in SYSTEMS if system in found]
     for place, system in enumerate(there):
         of_seeds = values(found[system], name)
         axis.plot([place] * len(of_seeds), of_seeds, "o", ms=4, color=COLOUR_OF[system])
         axis.plot([place], [mean(of_seeds)], "_", ms=24, color=COLOUR_OF[system])
     axis.set_xticks(range(len(there)), there, rotation=30)
-    axis.set(title="the whole training text", ylabel=f"{name} on the test set")
+    title = "the whole training text" if share == WHOLE else f"{share} % of the training text"
+    axis.set(title=title, ylabel=f"{name} on the test set")
 
 
 def shares_of(results: Results, system: str) -> list[int]:

@@ -228,7 +228,9 @@ def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     }  # fmt: skip
     flags += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     flags += ["--cpu"] if settings.device == "cpu" else []
-    flags += ["--warmup-updates", str(round(settings.warmup * settings.updates))]
+    # The rate falls over the updates after the warm-up, which must not be none.
+    warmup = min(round(settings.warmup * settings.updates), settings.updates - 1)
+    flags += ["--warmup-updates", str(warmup)]
     return [*flags, *shlex.split(settings.options)]
 
 

@@ -143,19 +143,27 @@ def check_length(text: Text, share: int, least: int) -> None:
 
 
 def check_prepared(text: Text, work: Path) -> None:
-    """Refuse a folder whose results are of another text.
+    """Refuse a folder in which a training on another text has begun.
 
     Raises:
-        ConfigError: it has such results
+        ConfigError: it has such a training
     """
+    if any(work.glob("share*/*/seed*/state.json")) and of_another_text(text, work):
+        raise ConfigError(
+            f"{work} has trainings on another text or on other UNITS; choose another folder with "
+            "WORK, or remove it"
+        )
+
+
+def of_another_text(text: Text, work: Path) -> list[Path]:
+    """Return the files that say of which text the data are, where that is another one."""
     counts = text.counts()  # the same text divided in another way has the same digest
-    for file in sorted(work.glob("data/*/prepared.json")):
-        found = read_json(file)
-        if found["digest"] != text.digest or found.get("counts", counts) != counts:
-            raise ConfigError(
-                f"{work} has results of another text or of other UNITS; choose another folder "
-                "with WORK, or remove it"
-            )
+    return [
+        file
+        for file in sorted(work.glob("data/*/prepared.json"))
+        if (found := read_json(file))["digest"] != text.digest
+        or found.get("counts", counts) != counts
+    ]
 
 
 def beginning(lines: Sequence[str], share: int) -> list[str]:
@@ -177,13 +185,16 @@ def beginning(lines: Sequence[str], share: int) -> list[str]:
 def prepare(text: Text, shares: Sequence[int], work: Path) -> None:
     """Write binary data for each share of the training text, if it is not there.
 
-    All of them have the dictionary of the whole training text, and the same other sets.
+    All of them have the dictionary of the whole training text, and the same other sets. Data of
+    another text are replaced: `check_prepared` has found that nothing is trained on them.
 
     Args:
         text: of the folder
         shares: in %
         work: gets ``data/shareN``
     """
+    for file in of_another_text(text, work):
+        file.unlink()
     missing = [n for n in shares if not (work / f"data/share{n}/prepared.json").is_file()]
     if not missing:
         return

@@ -44,6 +44,19 @@ if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$inputs" ]; then
     echo "$output is prepared already"
     exit
 fi
+# subword-nmt ends in a traceback at what is not UTF-8.
+python -c '
+import pathlib, sys
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.probing.tasks import read_text
+try:
+    for name in sys.argv[1:]:
+        for _ in read_text(pathlib.Path(name)):
+            pass
+except ConfigError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+' "$folder"/{train,"$valid",test}.{"$source","$target"}
 mkdir -p "$output/pieces"
 rm -rf "$output/done" "$output/data-bin"
 echo "learning $merges BPE merges for both languages"

@@ -36,6 +36,17 @@ if [ -n "${START:-}" ] && [ -z "${PIECES_FROM:-}" ]; then
         "with; set PIECES_FROM to the folder of the data it was trained on, such as" \
         "WORK/sentencepiece-8000-1024-128"
 fi
+# Trainings keep their data; without any, other pieces may still be chosen.
+sizes="$PIECES-$MAX_SOURCE-$MAX_TARGET"
+before="$(grep -ohsE '(lead|sentencepiece)-[0-9]+-[0-9]+-[0-9]+/data-bin"' \
+    "$work"/{copying,runs}/*/seed*/state.json | grep -oE '[0-9]+-[0-9]+-[0-9]+' |
+    grep -vxF -e "$sizes" | sort -u | head -n 1 || true)"
+if [ -n "$before" ]; then
+    IFS=- read -r pieces source target <<< "$before"
+    fail "$work has trainings with PIECES=$pieces, MAX_SOURCE=$source and MAX_TARGET=$target;" \
+        "set WORK to another folder for PIECES=$PIECES, MAX_SOURCE=$MAX_SOURCE and" \
+        "MAX_TARGET=$MAX_TARGET"
+fi
 # A batch has to hold the longest text.
 tokens="$(printf '%s\n' "$least" "$MAX_SOURCE" "$MAX_TARGET" | sort -n | tail -n 1)"
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date

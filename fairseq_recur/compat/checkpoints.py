@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -174,19 +175,56 @@ def load_from_hub(load: Function, *args: Any, **kwargs: Any) -> Any:
         _for_text.reset(before)
 
 
+OTHER = re.compile(r"(Criterion|Optimizer) does not match; .*\. (\S+) vs (\S+)")
+"""What the trainer says of another criterion or optimizer."""
+
 misfit = mend(
     "checkpoint that does not fit",
-    reason="the trainer replaces the error that says what does not fit with one that does not",
+    reason="the trainer replaces the error that says what does not fit with one that does not, and "
+    "ends in a traceback for another optimizer or schedule",
     until="a fairseq whose Trainer.load_checkpoint lets the error through",
 )
 
 
 @misfit.patch("fairseq.trainer:Trainer.load_checkpoint")
 def load_checkpoint(load: Function, *args: Any, **kwargs: Any) -> Any:
-    """Let a CheckpointError through that the trainer would replace."""
+    """Let a CheckpointError through that the trainer would replace.
+
+    Raises:
+        ConfigError: the checkpoint is of another criterion or optimizer
+    """
     try:
         return load(*args, **kwargs)
+    except AssertionError as error:
+        found = OTHER.fullmatch(str(error))
+        if found is None:
+            raise
+        what, before, now = found.groups()
+        raise ConfigError(
+            f"the checkpoint is of a training with another {what.lower()}, {before}, now {now}: "
+            "give the former, or begin the optimizer anew with --reset-optimizer"
+        ) from None
     except Exception as error:
         if isinstance(error.__context__, CheckpointError):
             raise error.__context__ from None
         raise
+
+
+PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
+
+
+@misfit.patch("fairseq.optim.lr_scheduler:FairseqLRScheduler.load_state_dict")
+@misfit.patch(f"{PLATEAU}.load_state_dict")
+def load_schedule(load: Function, self: Any, state: dict[str, Any]) -> None:
+    """Restore a schedule, with an error that explains the state of another one.
+
+    Raises:
+        ConfigError: the state is that of another schedule
+    """
+    try:
+        load(self, state)
+    except KeyError:
+        raise ConfigError(
+            "the checkpoint is of a training with another --lr-scheduler: give the former, or "
+            "begin the schedule anew with --reset-lr-scheduler"
+        ) from None

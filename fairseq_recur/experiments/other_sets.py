@@ -1,6 +1,7 @@
 """Decoding the trained systems of an experiment on other test sets."""
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -60,6 +61,8 @@ def make_data(
 ) -> Experiment:
     """Convert PREFIX.SOURCE to binary data; return the experiment on this test set.
 
+    It has no published values: those are of the experiment's own test set.
+
     Args:
         prefix: path of both files, without their languages
         encode: makes the pieces of a line of source text
@@ -86,8 +89,11 @@ def make_data(
         outputs={},
     )
     generate = {n: v for n, v in experiment.generate.items() if n.replace("_", "-") != "gen-subset"}
+    systems = deepcopy(experiment.systems)
+    for system in systems.values():
+        system.published = {}
     return replace(
-        experiment, data=str(data), score=score, generate=generate, speed=None,
+        experiment, data=str(data), score=score, generate=generate, speed=None, systems=systems,
         title=f"{experiment.title}: {folder.name}",
     )  # fmt: skip
 

@@ -58,6 +58,9 @@ DAY_OR_MONTH = re.compile(r"0?([1-9]|1[0-2])/0?([1-9]|1[0-2])/")
 
 DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
+THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2}([,. '])\d{3}(\1\d{3})*((?!\1)[,.]\d+)?\s*")
+"""A number with thousands separators; with one comma alone, it may also be a decimal one."""
+
 DELIMITERS = ",;\t"
 
 
@@ -248,9 +251,22 @@ def _check_values(wrong: Sequence[tuple[str, str]]) -> None:
     found, cell = wrong[0]
     count = f", the first of {len(wrong):,} such values" if len(wrong) > 1 else ""
     remedy = "fill in what is missing, or choose variables without it"
-    if DECIMAL_COMMA.fullmatch(cell):
-        remedy = "write a decimal point in place of each decimal comma"
+    if DECIMAL_COMMA.fullmatch(cell) or THOUSANDS.fullmatch(cell):
+        remedy = _without_separators([cell for _, cell in wrong])
     raise ConfigError(f"{found}{count}; expected a finite number; {remedy}")
+
+
+def _without_separators(cells: Sequence[str]) -> str:
+    """Return how to write numbers that have commas or thousands separators.
+
+    What a comma before three digits is, the other numbers may tell.
+    """
+    forms = {(bool(THOUSANDS.fullmatch(c)), bool(DECIMAL_COMMA.fullmatch(c))) for c in cells}
+    if (True, False) in forms:
+        return "remove the thousands separators, and write a decimal point, not a comma"
+    if (False, True) in forms:
+        return "write a decimal point in place of each decimal comma"
+    return "remove each comma that separates thousands, and write a decimal point for a decimal one"
 
 
 def _step(path: str, numbers: list[int], dates: list[str], times: list[datetime]) -> timedelta:

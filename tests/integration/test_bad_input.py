@@ -130,6 +130,24 @@ def test_dictionary_with_other_words(
     generate(other, old)
 
 
+def test_another_optimizer_or_schedule_at_a_resume(
+    train: Callable[..., str], tmp_path: Path
+) -> None:
+    train("--optimizer", "adam", "--lr-scheduler", "fixed")
+    before = (tmp_path / "save" / "checkpoint_last.pt").read_bytes()
+    alignment = "label_smoothed_cross_entropy_with_alignment"
+    for flags, said in (
+        (["--optimizer", "sgd"], "another optimizer, FairseqAdam, now SGD: .*--reset-optimizer"),
+        (["--criterion", alignment], "another criterion, .*--reset-optimizer"),
+        (["--lr-scheduler", "inverse_sqrt"], "another --lr-scheduler: .*--reset-lr-scheduler"),
+        (["--lr-scheduler", "reduce_lr_on_plateau"], "another --lr-scheduler"),
+    ):
+        first = "--optimizer adam --lr-scheduler fixed --max-update 2".split()
+        with pytest.raises(ConfigError, match=said):
+            train(*first, *flags)
+        assert (tmp_path / "save" / "checkpoint_last.pt").read_bytes() == before
+
+
 def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-folder"):  # fairseq's own
         train(data=tmp_path / "no-such-folder")

@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+
+from fairseq_recur.experiments.settings import read_experiment
+from fairseq_recur.files import write_json
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = EXAMPLES / "quickstart" / "data"
@@ -320,6 +324,30 @@ def test_long_summaries_are_cut(
     assert (found["train.max-target-positions"], found["train.max-tokens"]) == (positions, tokens)
 
 
+@pytest.mark.parametrize("step, data", [("copying", "lead"), ("runs", "sentencepiece")])
+def test_a_folder_has_the_pieces_of_its_trainings(
+    step: str, data: str, project: Path, script: Script, summaries: Path
+) -> None:
+    """Before anything is prepared; without a training, other pieces may be chosen."""
+    assert (summaries / "sentencepiece-8000-1024-128/data-bin").is_dir()
+    call = partial(script, "summarization/continued.sh", "texts", WORK=summaries)
+    other = {"PIECES": 4000, "MAX_TARGET": 64}
+    start = {"START": "model.pt", "PIECES_FROM": "other"}
+    assert call(**other, **start).returncode == 0
+    (project / "calls").unlink()
+    state = summaries / step / "full/seed1/state.json"
+    state.parent.mkdir(parents=True)
+    words = ["train", f"{summaries}/{data}-8000-1024-128/data-bin", "--arch", "srformer"]
+    write_json(state, {"train": {"key": words}})
+    done = call(**other)
+    assert done.returncode == 2 and calls(project) == []
+    assert done.stderr == (
+        f"error: {summaries} has trainings with PIECES=8000, MAX_SOURCE=1024 and MAX_TARGET=128; "
+        "set WORK to another folder for PIECES=4000, MAX_SOURCE=1024 and MAX_TARGET=64\n"
+    )
+    assert call().returncode == 0, "the same pieces"
+
+
 def test_paths_of_defect_detection_are_taken_as_they_are(project: Path, script: Script) -> None:
     work = project / ODD
     (work / "text").mkdir(parents=True)
@@ -350,6 +378,23 @@ def test_the_schedule_of_defect_detection_ends_with_the_training(
     found = changes(project)
     schedule = [found[f"train.{name}"] for name in ("warmup-updates", "total-num-update")]
     assert found["train.batch-size"] == batch and schedule == [warmup, updates]
+
+
+@pytest.mark.parametrize("valid, shown", [(2732, True), (2731, False)])
+def test_the_papers_accuracy_is_only_beside_its_data(
+    valid: int, shown: bool, project: Path, script: Script
+) -> None:
+    text, example = project / "work/text", EXAMPLES / "defect_detection"
+    text.mkdir(parents=True)
+    for part, lines in (("train", 21854), ("valid", valid), ("test", 2732)):
+        (text / f"{part}.target").write_text("true\n" * lines)
+    done = script("defect_detection/run.sh", "data", "model", WORK="work")
+    assert done.returncode == 0, done.stderr
+    (call,) = (call for call in calls(project) if call[1] == "experiment")
+    given = [after for word, after in zip(call, call[1:]) if word == "--set"]
+    systems = read_experiment([example / "experiment.yaml"], given).systems.values()
+    figures = [{"Accuracy": 64.60}, {"Accuracy": 65.96}] if shown else [{}, {}]
+    assert [system.published for system in systems] == figures
 
 
 @pytest.mark.parametrize(
@@ -387,14 +432,14 @@ def test_options_that_say_what_they_change_are_taken(
 
 
 def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_path: Path) -> None:
-    """In one of the languages, and in no UTF-8; another number of lines is refused."""
+    """In one of the languages; another number of lines is refused."""
     program = project / ".venv/bin/subword-nmt"
     program.write_text("#!/bin/sh\nexec cat\n")
     program.chmod(0o755)
     texts = tmp_path / "texts"
     texts.mkdir()
     for part in ("train", "valid", "test"):
-        (texts / f"{part}.de").write_bytes(b"a\nb\xe9")
+        (texts / f"{part}.de").write_bytes(b"a\nb")
         (texts / f"{part}.en").write_bytes(b"a\nb\n")
     words = ["modeling_recurrence/prepare.sh", texts, "de", "en", tmp_path / "output"]
     done = script(*words)
@@ -402,6 +447,25 @@ def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_p
     (texts / "test.de").write_text("a\nb\nc")
     done = script(*words)
     assert done.returncode == 2 and "test.de has 3 lines, and .en has another" in done.stderr
+
+
+def test_text_in_another_encoding_is_one_message(
+    project: Path, script: Script, tmp_path: Path
+) -> None:
+    """It names the line, and nothing is written; a byte order mark is no error."""
+    python = project / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    texts, output = tmp_path / "texts", tmp_path / "output"
+    texts.mkdir()
+    for part, language in itertools.product(("train", "val", "test"), ("de", "en")):
+        (texts / f"{part}.{language}").write_text("ä\nb\n", encoding="utf-8-sig")
+    (texts / "val.en").write_bytes(b"a\nb\xe9")
+    variables = {"PYTHONPATH": EXAMPLES.parent}
+    done = script("modeling_recurrence/prepare.sh", texts, "de", "en", output, **variables)
+    assert done.returncode == 2 and not output.exists()
+    said = f"error: {texts}/val.en, line 2: not UTF-8 text ('utf-8' codec can't decode byte 0xe9 in"
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("; convert the file to UTF-8\n")
 
 
 def test_byte_order_marks_are_dropped(project: Path, script: Script, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import yaml
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import experiment_check
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner
 from fairseq_recur.scoring.resampling import sign_flip_p
 from fairseq_recur.scoring.significance import compare_systems
@@ -702,7 +703,32 @@ def test_other_words_need_another_folder(
     write_set(Path(tiny[0]) / "aa_dev.tsv", words(3, 99))
     assert example.main(one) == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'work'} has results of other words for aa; choose another" in said
+    assert f"{tmp_path / 'work'} has trainings on other words for aa; choose" in said
+
+
+def test_words_are_corrected_before_a_training_begins(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Nothing of the first words is left: another pronunciation of theirs would count as right."""
+    one = [*tiny, "--systems", "transformer", "--languages", "aa"]
+    file, rows = Path(tiny[0]) / "aa_test.tsv", words(10, 10)
+    write_set(file, [*rows, (rows[0][0], "X " + rows[0][1])])
+    with monkeypatch.context() as here:
+        here.setattr(experiment_check, "check", refused)
+        assert example.main(one) == 2 and "error: refused" in capsys.readouterr().err
+    data = tmp_path / "work/aa/data"
+    assert (data / "test.2.phones").is_file()
+    write_set(file, rows[:4])
+    assert example.main(one) == 0, capsys.readouterr().err
+    assert [file.name for file in data.glob("test.*.phones")] == ["test.1.phones"]
+    assert (data / "test.1.phones").read_text().splitlines() == [phones for _, phones in rows[:4]]
+    assert calls() == ["train aa transformer 1", "generate aa transformer 1"]
+
+
+def refused(runs: object) -> None:
+    """In place of the check of the flags."""
+    raise ConfigError("refused; correct the flags")
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_everything_in_miniature(
     add_to_another_folder(run, folder, results, tmp_path, monkeypatch, capsys)
     (folder / "test.txt").write_text("w1\n")
     assert run.main([str(folder)]) == 2
-    assert "has results of another text" in capsys.readouterr().err
+    assert "has trainings on another text" in capsys.readouterr().err
 
 
 def add_to_another_folder(
@@ -217,6 +217,16 @@ def test_the_rate_rises(
     for run in runs:
         found = [run.flags[run.flags.index(f) + 1] for f in ("--lr", "--warmup-updates")]
         assert found == ["0.3", "15"]
+
+
+@pytest.mark.parametrize("updates, warmup", [(4, 3), (1, 0)])
+def test_the_rate_falls_in_the_last_update(
+    updates: int, warmup: int, modules: Callable[[str], Any]
+) -> None:
+    """The cosine divides by the number of updates after the warm-up."""
+    settings = modules("settings")
+    flags = settings.train_flags("xl_lm", 1, settings.Settings(updates=updates, warmup=0.99))
+    assert flags[flags.index("--warmup-updates") + 1] == str(warmup)
 
 
 @pytest.mark.parametrize(
@@ -354,11 +364,35 @@ def test_binary_data(modules: Callable[[str], Any], tmp_path: Path) -> None:
     assert (half / "dict.txt").read_text() == dictionary
     assert sorted(dictionary.split("\n")) == ["", "a 2", "b 2", "é 1", "▁ 1"]
     assert text.read(folder, "words").digest != found.digest
-    text.check_prepared(found, tmp_path / "work")
     (folder / "train.txt").write_text(" ab a \n\n")  # the same text, divided in another way
     (folder / "valid.txt").write_text("bé\na\n")
-    with pytest.raises(ConfigError, match="results of another text"):
-        text.check_prepared(text.read(folder, "characters"), tmp_path / "work")
+    other = text.read(folder, "characters")
+    text.check_prepared(other, tmp_path / "work")  # nothing was trained on the first text
+    text.prepare(other, [100], tmp_path / "work")
+    assert decoded(whole, "valid") == ["b", "<unk>", "</s>", "a", "</s>"]
+    assert not (half / "prepared.json").exists()
+    state = tmp_path / "work/share100/xl_lm/seed1/state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    text.check_prepared(other, tmp_path / "work")
+    with pytest.raises(ConfigError, match="trainings on another text"):
+        text.check_prepared(found, tmp_path / "work")
+
+
+def test_a_text_is_corrected_before_a_training_begins(
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    run = modules("run")
+    with monkeypatch.context() as wrong:
+        wrong.setenv("OPTIONS", "--no-such-flag")
+        assert run.main([str(folder)]) == 2 and "--no-such-flag" in capsys.readouterr().err
+    data = tmp_path / "work/data/share50"
+    assert len(decoded(data, "test")) == 65
+    (folder / "test.txt").write_text("w1\n")
+    monkeypatch.setattr(run, "work_on", lambda runs, jobs, *others: others[-1](runs))
+    run.main([str(folder)])
+    assert capsys.readouterr().err == "" and decoded(data, "test") == ["w1", "</s>"]
 
 
 def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> None:
@@ -422,6 +456,28 @@ def test_differences_are_over_common_seeds(
 
 
 # The full size ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shares, shown, title",
+    [
+        ("20 50", 50, "50 % of the training text"),
+        ("20", 20, "20 % of the training text"),
+        ("50 100", 100, "the whole training text"),
+    ],
+)
+def test_the_figure_has_the_largest_share(
+    shares: str, shown: int, title: str, modules: Callable[[str], Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The whole text may be none of them; its values are twice the share here."""
+    figure, saved = modules("figure"), []
+    monkeypatch.setattr(figure, "save", lambda drawn, file: saved.append(drawn))
+    runs = {n: {"xl_lm": {"1": {"perplexity": 2 * int(n), "gates": {}}}} for n in shares.split()}
+    figure.draw({"settings": {"UNITS": "words"}, "runs": runs}, tmp_path / "figure.png")
+    first = saved[0].axes[0]
+    assert first.get_title() == title
+    assert {float(y) for line in first.lines for y in line.get_ydata()} == {2 * shown}
 
 
 def mirror(folder: Path, name: str, members: dict[str, bytes]) -> Path:

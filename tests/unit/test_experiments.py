@@ -21,6 +21,7 @@ import yaml
 from fairseq_recur.cli import experiment, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import settings, speed
+from fairseq_recur.experiments.other_sets import make_data
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
@@ -94,6 +95,20 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert read(tmp_path, {"generate": {"beam": 2, **flags}}).generate == {
         "beam": 2, **flags, "sentencepiece_model": str(tmp_path / "m")
     }  # fmt: skip
+
+
+def test_published_values_are_of_the_own_test_set(tmp_path: Path) -> None:
+    """The table of another one has none."""
+    (tmp_path / "bin").mkdir()
+    for language in ("en", "de"):
+        (tmp_path / f"bin/dict.{language}.txt").write_text("a 1\n")
+        (tmp_path / f"other.{language}").write_text("a\n")
+    found = read(tmp_path)
+    other = make_data(found, str(tmp_path / "other"), tmp_path / "work", str, str)
+    assert [row.published for row in found.systems.values()] == [{"BLEU": 27.3}, {}]
+    assert [row.published for row in other.systems.values()] == [{}, {}]
+    found.systems["a"].published = {}
+    assert other.systems == found.systems
 
 
 def test_a_path_may_begin_with_another_setting(tmp_path: Path) -> None:

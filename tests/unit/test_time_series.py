@@ -200,6 +200,36 @@ def test_wrong_files(tmp_path: Path, change: Any, said: str) -> None:
         read_series(str(path))
 
 
+DECIMAL = "expected a finite number; write a decimal point in place of each decimal comma"
+THOUSANDS = "expected a finite number; remove the thousands separators"
+EITHER = "expected a finite number; remove each comma that separates thousands, and write"
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        (["1,234.5"], THOUSANDS),
+        (["1.234,5"], THOUSANDS),
+        (["1,234,567"], THOUSANDS),
+        (["-1.234.567"], THOUSANDS),
+        (["1 234.5"], THOUSANDS),
+        (["999,5", "1.234,5"], THOUSANDS),
+        (["1,234", "1,234.5"], THOUSANDS),
+        (["12,5"], DECIMAL),
+        (["0,123"], DECIMAL),
+        (["1,234", "12,5"], DECIMAL),
+        (["1,234"], EITHER),
+        (["1,23.4"], "fill in what is missing"),
+    ],
+)
+def test_thousands_separators_are_named(tmp_path: Path, values: list[str], said: str) -> None:
+    """A comma before three digits may be one, so the other values tell what it is."""
+    rows = [f"2016-07-0{day};{value}" for day, value in enumerate(["1.5", *values, "2"], 1)]
+    (tmp_path / "x.csv").write_text("\n".join(["date;load", *rows]))
+    with pytest.raises(ConfigError, match=f"line 3: found '{values[0]}' as load.*; {said}"):
+        read_series(str(tmp_path / "x.csv"))
+
+
 def test_other_encodings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("date,W/m²\n2016-07-01,1\n2016-07-02,2".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"x.csv is not a CSV file in UTF-8 .*; convert it"):
