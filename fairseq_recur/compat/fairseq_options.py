@@ -170,6 +170,35 @@ def _lost_trainings(options: Mapping[str, Any]) -> Iterator[str]:
             yield "--best-checkpoint-metric bleu, but no BLEU is computed: give --eval-bleu"
 
 
+decay = mend(
+    "end of a polynomial decay",
+    reason="--total-num-update has --max-update as default, but the command line leaves it out, "
+    "and --lr-scheduler polynomial_decay ends with a ConfigCompositionException",
+    until="a fairseq whose parser leaves options of None to the configuration",
+)
+
+
+@decay.patch(PARSE)
+def parse_decay(parse: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let a polynomial decay end with the training.
+
+    Raises:
+        ConfigError: it has no end
+    """
+    result = parse(*args, **kwargs)
+    options = _parsed(result)
+    if getattr(options, "lr_scheduler", None) != "polynomial_decay":
+        return result
+    if options.total_num_update is None:
+        if not options.max_update:
+            raise ConfigError(
+                "--lr-scheduler polynomial_decay has no end: give --max-update or "
+                "--total-num-update"
+            )
+        options.total_num_update = options.max_update
+    return result
+
+
 user_dir = mend(
     "user-dir",
     reason="--user-dir after `import fairseq_recur` ends with 'not globally unique'",

@@ -169,3 +169,13 @@ def test_a_model_without_base_layers_through_hydra_1_0() -> None:
         Trainer(cfg, None, None, None)
     assert not getattr(cfg.model, "base_layers", 0)
     assert getattr(cfg.model, "base_layers", 0) is not None
+
+
+def test_a_polynomial_decay_ends_with_the_training() -> None:
+    decay = ["--lr-scheduler", "polynomial_decay"]
+    assert parse("train", *decay, "--max-update", "30").total_num_update == 30
+    given = parse("train", *decay, "--max-update", "30", "--total-num-update", "40")
+    assert float(given.total_num_update) == 40
+    assert parse("train", "--max-update", "30").lr_scheduler == "fixed"
+    with pytest.raises(ConfigError, match="give --max-update or --total-num-update"):
+        parse("train", *decay, "--max-epoch", "3")
