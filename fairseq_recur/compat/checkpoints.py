@@ -44,7 +44,9 @@ def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any)
     state = _load_explained(load, path, *args, **kwargs)
     refuse_foreign(path, state)
     given = _building.get()
-    if given is not None:
+    if given is None:
+        refuse_nan(path, state["model"])
+    else:
         prepare(path, state, given)
     return state
 

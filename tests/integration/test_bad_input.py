@@ -130,6 +130,18 @@ def test_dictionary_with_other_words(
     generate(other, old)
 
 
+def test_a_failed_training_is_not_continued(
+    train: Callable[..., str], trained: Trained, tmp_path: Path
+) -> None:
+    state = torch.load(trained("transformer_biarn") / "checkpoint_last.pt", weights_only=True)
+    state["model"]["decoder.layers.0.fc1.weight"][1, 2] = float("nan")
+    torch.save(state, failed := tmp_path / "failed.pt")
+    for flag in ("--restore-file", "--finetune-from-model"):
+        with pytest.raises(CheckpointError, match="decoder.layers.0.fc1.weight has NaN values"):
+            train(flag, failed)
+    assert nothing_saved(tmp_path)
+
+
 def test_another_optimizer_or_schedule_at_a_resume(
     train: Callable[..., str], tmp_path: Path
 ) -> None:
