@@ -50,6 +50,28 @@ def load_model_ensemble_and_task(load: Function, *args: Any, **kwargs: Any) -> A
         return load(*args, **kwargs)
 
 
+@extend("fairseq.checkpoint_utils:load_checkpoint_to_cpu", "task of a validation")
+def load_checkpoint_to_cpu(
+    load: Function, path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Refuse a --task of fairseq-validate that it would ignore.
+
+    Its command line overrides options of the checkpoint, but not the task itself.
+    """
+    state = load(path, arg_overrides, *args, **kwargs)
+    given = arg_overrides or {}
+    if "path" not in given or "task" not in given:  # only fairseq-validate has both here
+        return state
+    saved = state["cfg"]["task"]
+    name = getattr(saved, "task", None) or getattr(saved, "_name", None)
+    if name != given["task"]:
+        raise ConfigError(
+            f"--task {given['task']}: {path} was trained with --task {name}, and only that task "
+            f"can validate it; give --task {name}"
+        )
+    return state
+
+
 @extend("fairseq.checkpoint_utils:load_checkpoint", "finished trainings")
 def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     """Leave a training that has reached --max-update or --patience as it is.

@@ -13,6 +13,11 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.cli.path import PLUGIN_FOLDER
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.loading.folder import listing
+
+FAIRSEQ = os.path.dirname(fairseq.__file__)
+CONFIG = os.path.join(FAIRSEQ, "config")
+"""The folder of fairseq's own configuration files, which hydra searches by default."""
 
 OVERRIDE = re.compile(r"\+{0,2}common\.user_dir=(?P<value>.*)")
 
@@ -53,7 +58,7 @@ def add_override(argv: Sequence[str]) -> tuple[list[str], str | None]:
         file, or None
 
     Raises:
-        ConfigError: as `add_option`, or the file is not YAML
+        ConfigError: as `add_option`, or the file is missing or not YAML
     """
     matches = [(word, OVERRIDE.fullmatch(word)) for word in argv]
     folders = [match["value"].strip("'\"") for _, match in matches if match]
@@ -92,8 +97,7 @@ def other_plugin(folders: Sequence[str]) -> str | None:
     if not others:
         return None
     (folder,) = others.values()
-    package = os.path.dirname(fairseq.__file__)
-    places = [folder, os.path.join(package, folder), os.path.join(package, "..", folder)]
+    places = [folder, os.path.join(FAIRSEQ, folder), os.path.join(FAIRSEQ, "..", folder)]
     if not any(map(os.path.exists, places)):  # where fairseq looks
         raise ConfigError(
             f"--user-dir {folder}: no such folder ({os.path.abspath(folder)}); "
@@ -108,24 +112,50 @@ def _user_dir_of_config(argv: Sequence[str]) -> str | None:
     """Return common.user_dir from the user's primary configuration file, if it is set there.
 
     Raises:
-        ConfigError: the file is not YAML
+        ConfigError: as `_files_of_config`, or a file is not YAML
     """
-    folders = _values(argv, ("--config-dir", "-cd", "--config-path", "-cp"))
-    names = _values(argv, ("--config-name", "-cn")) or ["config"]
-    for folder in folders:
-        file = Path(folder) / names[-1]
-        file = file if file.suffix in (".yaml", ".yml") else Path(f"{file}.yaml")
-        if file.is_file():
-            try:
-                config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            except yaml.YAMLError as error:
-                said = " ".join(str(error).split())
-                raise ConfigError(f"{file} is not YAML: {said}; correct it there") from None
-            common = config.get("common") if isinstance(config, dict) else None
-            value = common.get("user_dir") if isinstance(common, dict) else None
-            if value is not None:
-                return str(value)
+    for file in _files_of_config(argv):
+        try:
+            config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        except yaml.YAMLError as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"{file} is not YAML: {said}; correct it there") from None
+        common = config.get("common") if isinstance(config, dict) else None
+        value = common.get("user_dir") if isinstance(common, dict) else None
+        if value is not None:
+            return str(value)
     return None
+
+
+def _files_of_config(argv: Sequence[str]) -> list[Path]:
+    """Return the user's primary configuration file, in each folder that has one of its name.
+
+    Raises:
+        ConfigError: a name was given, and no folder has it; fairseq would use its defaults
+    """
+    paths = _values(argv, ("--config-path", "-cp"))
+    if any("://" in path for path in paths):  # in a package, where only hydra looks
+        return []
+    # hydra reads this path relative to fairseq's program; it replaces fairseq's own folder.
+    given = [os.path.join(FAIRSEQ, os.pardir, "fairseq_cli", path) for path in paths[-1:]]
+    folders = [Path(folder) for folder in _values(argv, ("--config-dir", "-cd"))]
+    folders += [Path(os.path.normpath(folder)) for folder in given or [CONFIG]]
+    names = _values(argv, ("--config-name", "-cn"))
+    name = (names or ["config"])[-1]
+    name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+    files = [folder / name for folder in folders if (folder / name).is_file()]
+    if names and not files:
+        found = " and ".join(
+            f"{folder} has {listing(folder, '*.yaml')}"
+            if folder.is_dir()
+            else f"no folder {folder}"
+            for folder in folders
+        )
+        raise ConfigError(
+            f"--config-name {names[-1]}: no file {name}; {found}: give one of these names, and "
+            "the folder of your own files with --config-dir"
+        )
+    return files
 
 
 def _values(argv: Sequence[str], options: Sequence[str]) -> list[str]:

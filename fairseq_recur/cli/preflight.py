@@ -7,11 +7,14 @@ then prints a traceback.
 import argparse
 import codecs
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fairseq import options, utils
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.data.indexed_dataset import dataset_exists
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -223,7 +226,9 @@ def restored(args: argparse.Namespace) -> str | None:
 
 
 def check_text(args: argparse.Namespace) -> None:
-    """Raise ConfigError if `preprocess` lacks a file, or would stop at a dictionary."""
+    """Raise ConfigError if `preprocess` lacks a file, or one of its files cannot be used."""
+    if args.workers < 1:
+        raise ConfigError(f"--workers {args.workers}: expected at least 1; leave it out for 1")
     languages = [args.source_lang] + ([] if args.only_source else [args.target_lang])
     for option in ("trainpref", "validpref", "testpref"):
         value = getattr(args, option) or ""
@@ -256,6 +261,8 @@ def check_text(args: argparse.Namespace) -> None:
             "no text to build dictionaries from: give --trainpref PREFIX (files PREFIX.SOURCE "
             "and PREFIX.TARGET), or dictionaries with --srcdict and --tgtdict"
         )
+    check_dictionaries(args)
+    check_alignments(args, languages)
     for lang, option in zip(languages, ("srcdict", "tgtdict")):
         name = os.path.join(args.destdir, f"dict.{lang}.txt" if lang else "dict.txt")
         if os.path.exists(name) and not getattr(args, option):
@@ -263,6 +270,62 @@ def check_text(args: argparse.Namespace) -> None:
                 f"{name} exists already; give another --destdir, remove that folder, or use "
                 f"the dictionary with --{option} {name}"
             )
+
+
+def check_dictionaries(args: argparse.Namespace) -> None:
+    """Raise ConfigError if a dictionary for `preprocess` is empty: all words would be unknown."""
+    for option in ("srcdict", "tgtdict"):
+        name = getattr(args, option)
+        if name and _is_empty(TASK_REGISTRY[args.task].load_dictionary(name)):
+            raise ConfigError(
+                f"--{option} {name}: found no words; give the dict.*.txt of a training, or remove "
+                "the option to build a dictionary from --trainpref"
+            )
+
+
+def _is_empty(words: Dictionary) -> bool:
+    return len(words) <= words.nspecial
+
+
+def check_alignments(args: argparse.Namespace, languages: Sequence[str | None]) -> None:
+    """Raise ConfigError if word alignments are missing, or do not fit their text line by line."""
+    text_of: dict[str, str] = {}
+    if args.align_suffix:
+        prefixes = filter(None, (args.trainpref, args.validpref, args.testpref))
+        wanted = {f"{prefix}.{args.align_suffix}": prefix for prefix in prefixes}
+        text_of = {name: prefix for name, prefix in wanted.items() if os.path.isfile(name)}
+        if not text_of:
+            raise ConfigError(
+                f"--align-suffix {args.align_suffix}: expected a file {' or '.join(wanted)}; "
+                "correct the suffix, or remove the option"
+            )
+    if args.alignfile:
+        if args.only_source or not args.trainpref:
+            raise ConfigError(
+                f"--alignfile {args.alignfile} aligns both sides of --trainpref; give --trainpref "
+                "without --only-source, or remove the option"
+            )
+        text_of[args.alignfile] = args.trainpref
+    for name, prefix in text_of.items():
+        texts = [f"{prefix}.{lang}" if lang else prefix for lang in languages]
+        check_parallel([*texts, name])
+        check_pairs(name, texts)
+
+
+def check_pairs(name: str, texts: Sequence[str]) -> None:
+    """Raise ConfigError if an alignment has something else than numbers of words of its texts."""
+    with ExitStack() as opened:
+        files = [opened.enter_context(open(path, encoding="utf-8")) for path in (name, *texts)]
+        for number, (line, *sentences) in enumerate(zip(*files), 1):
+            lengths = [len(sentence.split()) for sentence in sentences]
+            for pair in line.split():
+                words = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", pair)
+                if not words or any(int(i) >= n for i, n in zip(words.groups(), lengths)):
+                    raise ConfigError(
+                        f"{name}, line {number}: found {pair!r}, expected SOURCE-TARGET, numbers "
+                        f"of words from 0 on; line {number} of {' and '.join(texts)} has "
+                        f"{' and '.join(map(str, lengths))} words"
+                    )
 
 
 def check_parallel(names: Sequence[str]) -> None:

@@ -152,6 +152,10 @@ def run(args: argparse.Namespace) -> int:
         encoders[name].max_tokens = args.max_tokens
         _check_encoder(name, encoders[name], args.combine)
         _check_sentences(name, encoders[name], tasks)
+    # A second run replaces the results of the first only when it has all of its own.
+    before = [file for file in (args.json, args.markdown) if file and Path(file).is_file()]
+    if before:
+        logger.info(f"{' and '.join(before)} will be replaced when all tasks are probed")
     rows: list[Row] = []
     for task in tasks:
         rows += reference_rows(task, settings, device)
@@ -159,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append(probe_model(name, encoder, task, settings))
             logger.info(f"{task.task.name}, {name}: {rows[-1].mean:.2f}% correct")
         # After every task, because a run over all of SentEval takes long.
-        _write(args, rows, tasks, paths)
+        _write(args, rows, tasks, paths, before if task is not tasks[-1] else [])
     print(table(rows, args.runs))
     return 0
 
@@ -243,12 +247,16 @@ def _check_sentences(name: str, encoder: SentenceEncoder, tasks: list[TaskData])
 
 
 def _write(
-    args: argparse.Namespace, rows: list[Row], tasks: list[TaskData], paths: dict[str, str]
+    args: argparse.Namespace,
+    rows: list[Row],
+    tasks: list[TaskData],
+    paths: dict[str, str],
+    kept: list[str],
 ) -> None:
-    """Write the results so far to the requested files."""
-    if args.markdown:
+    """Write the results so far to the requested files, but those to keep as they are."""
+    if args.markdown and args.markdown not in kept:
         write_text(args.markdown, table(rows, args.runs, markdown) + "\n")
-    if args.json:
+    if args.json and args.json not in kept:
         report: dict[str, Any] = {
             "settings": {k: v for k, v in vars(args).items() if k not in ("command", "subcommand")},
             "checkpoints": paths,

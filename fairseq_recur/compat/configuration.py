@@ -85,6 +85,8 @@ def _wrong_task(override: str, keys: set[str], args: Namespace) -> str | None:
         MODEL_DATACLASS_REGISTRY,
         FairseqLanguageModel,
     )
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.language_modeling import LanguageModelingTask
 
     found = re.fullmatch(r"model\.(\w+)='(\$\{task\.(\w+)\})'", override)
     if not found or f"task.{found[3]}" in keys:
@@ -95,10 +97,13 @@ def _wrong_task(override: str, keys: set[str], args: Namespace) -> str | None:
         return None
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     fitting = "language_modeling" if decoder_only else "translation"
-    return (
-        f"--arch {arch} needs a task that has {wanted}, such as {fitting}; "
-        f"--task {getattr(args, 'task', None)} has none"
+    task = getattr(args, "task", None)
+    problem = (
+        f"--arch {arch} needs a task that has {wanted}, such as {fitting}; --task {task} has none"
     )
+    if issubclass(TASK_REGISTRY.get(task, object), LanguageModelingTask):
+        problem += ", and needs a language model, such as --arch rsa_transformer_lm or xl_lm"
+    return problem
 
 
 def _unreadable(override: str, keys: set[str]) -> str | None:

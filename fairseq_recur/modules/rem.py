@@ -59,12 +59,13 @@ class RecurrenceEncodingMatrices(LagMixture):
         rsa_eta_init: str = option(
             "1,2",
             "range LOW,HIGH over which eta of the regular heads is spread initially, half of the "
-            "values negated; lambda = tanh(eta)",
+            "values negated; lambda = tanh(eta); a negative LOW needs an equals sign: "
+            "--rsa-eta-init=-0.5,0.5",
         )
         rsa_nu_init: str = option(
             "1,2",
             "range LOW,HIGH over which nu of the cyclical heads is spread initially; "
-            "gamma = sigmoid(nu)",
+            "gamma = sigmoid(nu); a negative LOW needs an equals sign: --rsa-nu-init=-0.5,0.5",
         )
         rsa_theta_init: float = option(
             math.pi / 4, "initial angle theta of the cyclical heads, in radians", (-1e4, 1e4)

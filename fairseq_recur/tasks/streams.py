@@ -15,6 +15,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor
 
+from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag
 from fairseq_recur.tasks.rows import RowDataset, model_class
@@ -151,6 +152,26 @@ class StreamDataset(RowDataset):
         return False
 
 
+@extend("fairseq.tasks.language_modeling:LanguageModelingTask.build_model", "encoder-decoders")
+def build_language_model(build: Function, self: Any, args: Any, *rest: Any, **named: Any) -> Any:
+    """Refuse a model with a source, which fairseq builds, and then ends with an AttributeError.
+
+    Raises:
+        ConfigError: it is not a language model
+    """
+    name, kind = model_class(args)
+    if kind is not None and not issubclass(kind, FairseqLanguageModel):
+        streams = isinstance(self, StreamLanguageModelingTask)
+        task = "language_modeling_with_memory" if streams else "language_modeling"
+        fitting = "xl_lm" if streams else "rsa_transformer_lm"
+        raise ConfigError(
+            f"--task {task} needs a language model, and {name} ({kind.__name__}) is not one; give "
+            f"the --path of one, or an --arch such as {fitting}, or the --task of that model's "
+            "training, such as translation"
+        )
+    return build(self, args, *rest, **named)
+
+
 @register_task("language_modeling_with_memory", dataclass=LanguageModelingConfig)
 class StreamLanguageModelingTask(LanguageModelingTask):
     """Language modeling with truncated back-propagation through time.
@@ -190,15 +211,8 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         """Build the model.
 
         Raises:
-            ConfigError: it is not a language model, or has no memory
+            ConfigError: it is not a language model (`build_language_model`), or has no memory
         """
-        name, kind = model_class(args)
-        if kind is not None and not issubclass(kind, FairseqLanguageModel):
-            raise ConfigError(
-                f"--task language_modeling_with_memory needs a language model, and {name} "
-                f"({kind.__name__}) is not one; give the --path of one, or an --arch such as "
-                "xl_lm, or the --task of that model's training, such as translation"
-            )
         model = super().build_model(args, from_checkpoint)
         if getattr(model.decoder, "memory", None) is None:
             raise ConfigError(

@@ -152,11 +152,15 @@ class TimeSeriesTask(FairseqTask):
     back into the split before. Values are standardised by mean and deviation of ``train``, or by
     those of the checkpoint that is loaded.
 
+    Args:
+        cfg: the options
+        loaded: whether those that the user has not given are from a checkpoint
+
     Raises:
         ConfigError: the file or a flag cannot be used
     """
 
-    def __init__(self, cfg: TimeSeriesConfig) -> None:
+    def __init__(self, cfg: TimeSeriesConfig, loaded: bool = False) -> None:
         super().__init__(cfg)
         wrong = [
             f"{flag(name)} {getattr(cfg, name)}: expected {least} to {2**16}"
@@ -169,9 +173,13 @@ class TimeSeriesTask(FairseqTask):
                 f"{cfg.input_length}, of which it is the end"
             )
         if cfg.split_fractions and cfg.split_months != MONTHS:
+            both = f"--split-months {cfg.split_months}"
+            both += f" has no effect with --split-fractions {cfg.split_fractions}"
             wrong.append(
-                f"--split-months {cfg.split_months} has no effect with --split-fractions; leave "
-                "out one of them"
+                f"{both}; the checkpoint has what was not given: to replace it, give also "
+                f"--split-fractions '', or --split-months {MONTHS}"
+                if loaded
+                else f"{both}; leave out one of them"
             )
         if cfg.series_file is None:
             wrong.append("no series: give a CSV file with --series-file")
@@ -188,7 +196,7 @@ class TimeSeriesTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: TimeSeriesConfig, **kwargs: Any) -> "TimeSeriesTask":
         """Create the task from the command line or a checkpoint."""
-        return cls(cfg)
+        return cls(cfg, kwargs.get("from_checkpoint", False))
 
     def set_scale(self, mean: Array, deviation: Array) -> None:
         """Standardise all rows, those of loaded splits too; checkpoints will have this scale.

@@ -48,7 +48,8 @@ def difference(task: Any, saved: Any) -> str | None:
 @extend("fairseq.tasks:FairseqTask.state_dict", "words of a training")
 def task_state(get: Function, self: Any) -> dict[str, Any]:
     """Store what identifies the dictionaries."""
-    return {**get(self), STATE: hashes(self)}
+    found = hashes(self)
+    return {**get(self), **({STATE: found} if found else {})}
 
 
 @extend("fairseq.tasks:FairseqTask.load_state_dict", "words of a training")

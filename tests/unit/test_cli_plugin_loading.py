@@ -94,3 +94,18 @@ def test_a_configuration_file_keeps_its_plugin(tmp_path: Path, spelling: str) ->
     (tmp_path / "c.yaml").write_text("common: [seed\n")
     with pytest.raises(ConfigError, match=r"c\.yaml is not YAML"):
         add_override(given)
+
+
+@pytest.mark.parametrize(
+    "given", ["-cn typo", "--config-dir={0} --config-name=typo", "-cp {0} -cn typo"]
+)
+def test_a_misspelled_configuration_is_refused(tmp_path: Path, given: str) -> None:
+    """hydra would know the name, because fairseq registers its defaults under it."""
+    (tmp_path / "c.yaml").touch()
+    searched = f"{tmp_path} has c.yaml" if "{0}" in given else "fairseq/config has config.yaml"
+    with pytest.raises(ConfigError, match=f"--config-name typo: no file typo.yaml; .*{searched}"):
+        add_override(given.format(tmp_path).split())
+    for known in (["-cn", "config"], ["-cp", str(tmp_path)], ["-cp", "pkg://x", "-cn", "typo"]):
+        assert user_dir_for_hydra(add_override(known)[0]) == OWN
+    with pytest.raises(ConfigError, match="no folder none"):
+        add_override(["--config-dir", "none", "--config-name", "c"])

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy
@@ -232,9 +233,50 @@ def test_text_for_preprocess(
         ([*pair, *new, "--trainpref", tmp_path / "empty"], "empty.de: found no lines"),
         ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),
         ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} exists already"),
+        ([*pair, *train, *new, *dictionaries[:2]], "dict.en.txt: found no words; give the dict"),
+        ([*pair, *train, *new, *dictionaries[2:]], f"--tgtdict {dictionaries[3]}: found no words"),
+        ([*pair, *train, *new, "--workers", 0], "--workers 0: expected at least 1; leave it out"),
     ):
         assert wanted in error_of(["preprocess", *arguments], capsys)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "alignments, said",
+    [
+        ("0-0 1-2\n2-1\n", ""),
+        ("0-0\n", "train.en has 2 and train.de has 2 and train.align has 1 lines; expected the"),
+        ("0-0 2-0\n\n", "train.align, line 1: found '2-0', expected SOURCE-TARGET, numbers of"),
+        ("\n0-3\n", "line 2: found '0-3'.*; line 2 of train.en and train.de has 3 and 2 words"),
+        ("0-0\n0 0\n", "line 2: found '0', expected SOURCE-TARGET"),
+    ],
+)
+def test_alignments_for_preprocess(
+    alignments: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.en").write_text("a b\na b c\n")
+    Path("train.de").write_text("x y z\nx y\n")
+    Path("train.align").write_text(alignments)
+    text = ["-s", "en", "-t", "de", "--trainpref", "train", "--destdir", "new"]
+    for given in (["--align-suffix", "align"], ["--alignfile", "train.align"]):
+        with pytest.raises(ConfigError, match=said) if said else nullcontext():
+            passes("preprocess", [*text, *given], monkeypatch)
+    with pytest.raises(ConfigError, match="--align-suffix x: expected a file train.x; correct"):
+        passes("preprocess", [*text, "--align-suffix", "x"], monkeypatch)
+    with pytest.raises(ConfigError, match="aligns both sides of --trainpref; give --trainpref"):
+        given = ["--alignfile", "train.align", "--only-source"]
+        passes("preprocess", [*text, *given], monkeypatch)
+
+
+def test_a_validation_does_not_ignore_its_task(
+    corpus: Path, stock_checkpoint: Path, capsys: pytest.CaptureFixture
+) -> None:
+    task = ["--task", "language_modeling", "--batch-size", 1, "--cpu"]
+    arguments = ["validate", corpus / "bin", "--path", stock_checkpoint, *task]
+    assert main([str(a) for a in arguments]) == 2
+    said = f"{stock_checkpoint} was trained with --task translation, and only that task can"
+    assert f"--task language_modeling: {said}" in capsys.readouterr().err
 
 
 def test_hydra_data_folder_becomes_absolute(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ EXPECTATION = r"\b(expected|must|needs?|needed|ha(s|ve) to|at least|at most)\b"
 # What a message without a value names instead: an option, a setting, or something that is absent.
 NAMED = r"--[a-z]|\b[A-Z][A-Z_]+\b|\b[a-z]+_[a-z_]+\b|\w=|`"
 ABSENT = r"\b(found|no|not|none|nothing|without|cannot|lacks?|differs?|missing|NaN)\b"
-# Options of torchrun and pip that messages name.
-OTHERS_OPTIONS = {"--nproc-per-node", "--no-python", "--option"}
+# Options of torchrun, pip and hydra that messages name.
+OTHERS_OPTIONS = {"--nproc-per-node", "--no-python", "--option", "--config-dir", "--config-name"}
 # What fairseq says itself of the same mistake.
 FAIRSEQS_OWN = {"MultilingualTranslationTask requires a FairseqMultiModel architecture"}
 VALUE = re.compile(r"\[\[.*?\]\](?!\])", re.DOTALL)

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from fairseq_recur.cli import probe_run
 from fairseq_recur.cli.probe_run import add_arguments, run, subwords
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
@@ -18,6 +20,7 @@ from fairseq_recur.probing.protocol import Outcome, Protocol, accuracy, fit, pro
 from fairseq_recur.probing.report import (
     BAG_OF_WORDS,
     ProbeSettings,
+    Row,
     probe_model,
     reference_rows,
     split_inputs,
@@ -191,6 +194,43 @@ def test_numbers_out_of_range_are_refused(given: str) -> None:
     with pytest.raises(ConfigError) as error:
         run(args)
     assert WRONG[given] in str(error.value) and given[:9] in str(error.value)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_interrupted_run_leaves_the_files_of_an_earlier_one(
+    earlier: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run saves what it has after each task."""
+    tasks, last = [TASKS["Length"], TASKS["WordContent"]], []
+
+    def probe_model(name: str, encoder: Any, data: TaskData, settings: ProbeSettings) -> Row:
+        if data.task in last:
+            raise KeyboardInterrupt
+        return Row(name, "gate", data.task.name, [50.0], [])
+
+    encoder = Namespace(has_recurrence=True, check=lambda sentences: 0.0)
+    for name, function in {
+        "choose_tasks": lambda folder, names: tasks,
+        "read_task": lambda folder, task: task_data(["a", "b"], [0, 1])._replace(task=task),
+        "load_encoder": lambda *of_model: encoder,
+        "reference_rows": lambda *of_task: [],
+        "probe_model": probe_model,
+    }.items():
+        monkeypatch.setattr(probe_run, name, function)
+    parser = ArgumentParser()
+    add_arguments(parser)
+    files = [tmp_path / "out.json", tmp_path / "out.md"]
+    model = Path(__file__).resolve().parents[1] / "frozen" / "srformer.pt"
+    given = ["none", "--path", f"a={model}", "--json", str(files[0]), "--markdown", str(files[1])]
+    if earlier:
+        assert run(parser.parse_args(given)) == 0
+        complete = [file.read_text() for file in files]
+    last.append(tasks[1])
+    with pytest.raises(KeyboardInterrupt):
+        run(parser.parse_args(given))
+    if earlier:
+        assert [file.read_text() for file in files] == complete
+    assert files[0].read_text().count('"mean"') == (2 if earlier else 1)
 
 
 def test_a_model_has_no_name_of_a_reference() -> None:

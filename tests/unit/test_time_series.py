@@ -431,6 +431,17 @@ def test_a_forecast_does_not_replace_the_series_of_the_training(
     assert series.read_bytes() == (frozen / "series.csv").read_bytes()
 
 
+def test_a_split_of_the_checkpoint_is_not_blamed_on_the_user(tmp_path: Path) -> None:
+    series = str(write_series(tmp_path / "x.csv"))
+    cfg = TimeSeriesConfig(series_file=series, split_months="1,1,1")
+    cfg.split_fractions = "0.6,0.2,0.2"
+    said = "--split-months 1,1,1 has no effect with --split-fractions 0.6,0.2,0.2; "
+    with pytest.raises(ConfigError, match=f"{said}leave out one of them"):
+        TimeSeriesTask.setup_task(cfg)
+    with pytest.raises(ConfigError, match=f"{said}the checkpoint has .*, give also --"):
+        TimeSeriesTask.setup_task(cfg, from_checkpoint=True)
+
+
 def test_columns_are_chosen_for_a_forecast(forecast: Forecast, tmp_path: Path) -> None:
     series = write_series(tmp_path / "x.csv", 100)
     found = forecast("log_sparse", "--series-file", series)

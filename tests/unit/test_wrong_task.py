@@ -10,6 +10,7 @@ from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import override_module_args
 from fairseq.models import build_model
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
@@ -93,6 +94,8 @@ def test_an_architecture_that_needs_another_task(task: str, arch: str, said: str
     with pytest.raises(ConfigError, match=f"arch {arch} needs .* {said}; --task {task}") as raised:
         override_module_args(args)
     assert "give a value" not in str(raised.value)
+    fitting = "needs a language model, such as --arch rsa_transformer_lm or xl_lm"
+    assert (fitting in str(raised.value)) is (task == "language_modeling")
 
 
 def test_a_reference_that_was_given_is_still_blamed_itself() -> None:
@@ -116,6 +119,14 @@ def test_a_language_model_needs_its_task(dictionary: Dictionary, name: str) -> N
     cfg = model_config("language_modeling", name, [])
     with pytest.raises(ConfigError, match="--task translation needs an encoder-decoder; give --ta"):
         task.build_model(cfg)
+
+
+@pytest.mark.parametrize("name", ["transformer_biarn", "transformer"])
+def test_language_modeling_needs_a_language_model(dictionary: Dictionary, name: str) -> None:
+    task = LanguageModelingTask(LanguageModelingConfig(), dictionary)
+    said = rf"--task language_modeling needs a language model, and {name} \(.* is not one; .* an "
+    with pytest.raises(ConfigError, match=f"{said}--arch such as rsa_transformer_lm"):
+        task.build_model(Namespace(arch=name))
 
 
 @pytest.mark.parametrize(
