@@ -5,6 +5,7 @@ its own options only (``${task.data}``), its model opens no file, its task opens
 and folders of this machine, its criterion gets no text, and its subwords are not downloaded.
 """
 
+import inspect
 import os
 import re
 import stat
@@ -14,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from fairseq.registry import REGISTRIES
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, _utils, open_dict
 
 from fairseq_recur.compat.checkpoint_limits import inner
 from fairseq_recur.errors import CheckpointError
@@ -76,6 +77,22 @@ def _texts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
             value = OmegaConf.to_container(value, resolve=False)
         for item in inner(value):
             yield from _texts(item, seen)
+
+
+def with_objects(options: Any) -> Any:
+    """Return options as OmegaConf has them, though one of them may be a Namespace.
+
+    omegaconf 2.0, which fairseq 0.12.2 needs, has no flag for it. fairseq does there the same.
+    """
+    if "flags" in inspect.signature(OmegaConf.create).parameters:
+        return OmegaConf.create(options, flags={"allow_objects": True})
+    functions = vars(_utils)
+    before = functions["is_primitive_type"]
+    functions["is_primitive_type"] = lambda _: True
+    try:
+        return OmegaConf.create(options)
+    finally:
+        functions["is_primitive_type"] = before
 
 
 def confine(path: str, state: dict[str, Any], given: set[str], text: bool = False) -> None:

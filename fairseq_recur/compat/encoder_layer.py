@@ -81,8 +81,23 @@ fast_path = mend(
 
 @fast_path.patch(f"{LAYER}.__init__")
 def init_layer(construct: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Turn the fused path off."""
+    """Turn the fused path off; its copies need biases, which T5's attention does not have."""
+    build, without = self.build_self_attention, []
+
+    def with_biases(*args: Any, **kwargs: Any) -> torch.nn.Module:
+        attention = build(*args, **kwargs)
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            projection = getattr(attention, name)
+            if projection.bias is None:
+                projection.bias = torch.nn.Parameter(torch.zeros(len(projection.weight)))
+                without.append(projection)
+        return attention
+
+    vars(self)["build_self_attention"] = with_biases
     construct(self, *args, **kwargs)
+    del self.build_self_attention
+    for projection in without:
+        projection.bias = None
     self.can_use_fastpath = False
 
 

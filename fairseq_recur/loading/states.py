@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_recur import compat
+from fairseq_recur.compat.checkpoint_options import with_objects
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.models.checkpoints import rename_old_options
 from fairseq_recur.modules.stream_memory import is_memory
@@ -43,7 +44,7 @@ def saved_options(state: dict[str, Any]) -> dict[str, Any]:
     options: Any = state.get("args")
     if state.get("cfg") is not None:
         try:
-            cfg = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+            cfg = with_objects(state["cfg"])
             whole: Any = OmegaConf.to_container(cfg, resolve=True)
         except (OmegaConfBaseException, AssertionError, ValueError) as error:
             raise CheckpointError(

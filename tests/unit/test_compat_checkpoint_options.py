@@ -11,7 +11,12 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine, refuse_references
+from fairseq_recur.compat.checkpoint_options import (
+    MODEL_FILES,
+    confine,
+    refuse_references,
+    with_objects,
+)
 from fairseq_recur.errors import CheckpointError
 from tests.running import USER_DIR
 from tests.unit.test_compat_checkpoints import stock_state
@@ -53,8 +58,8 @@ def test_references_to_own_options_load(tmp_path: Path) -> None:
 def test_a_criterion_gets_no_text(kind: type, tmp_path: Path) -> None:
     """fairseq-validate builds the checkpoint's criterion; this one would truncate a file."""
     options = {"_name": "sentence_ranking", "save_predictions": str(tmp_path), "eps": 0.1}
-    state = {"cfg": OmegaConf.create({"criterion": None}, flags={"allow_objects": True})}
-    state["cfg"]["criterion"] = options if kind is dict else Namespace(**options)
+    criterion = options if kind is dict else Namespace(**options)
+    state = {"cfg": with_objects({"criterion": criterion})}
     confine("model.pt", state, set())
     left = state["cfg"]["criterion"]
     found = vars(left) if kind is Namespace else dict(left)
@@ -73,7 +78,7 @@ def test_a_model_opens_no_file(tmp_path: Path, kind: type, name: str) -> None:
         torch.save(stock_state(cfg=cfg), path)
         with pytest.raises(CheckpointError, match=f"refused, because its option {name}="):
             checkpoint_utils.load_model_ensemble_and_task([str(path)], task=object())
-        state = {"cfg": OmegaConf.create(cfg, flags={"allow_objects": True})}
+        state = {"cfg": with_objects(cfg)}
         confine("model.pt", state, {name})  # the user has named it
 
 
@@ -92,12 +97,12 @@ def test_a_task_opens_ordinary_files_only(tmp_path: Path, kind: type, target: st
     value = str(tmp_path / "fifo") if target == "fifo" else target
     for name in ("data", "lang_dict"):
         cfg = {"model": None, "task": kind(_name="translation", **{name: value})}
-        state = {"cfg": OmegaConf.create(cfg, flags={"allow_objects": True})}
+        state = {"cfg": with_objects(cfg)}
         with pytest.raises(CheckpointError, match=f"refused, because its option {name}="):
             confine("model.pt", state, set())
         confine("model.pt", state, {name})
-    state["cfg"].task = kind(data=f"{tmp_path}:{tmp_path / 'missing'}", other="https://here")
-    confine("model.pt", state, set())
+    task = kind(data=f"{tmp_path}:{tmp_path / 'missing'}", other="https://here")
+    confine("model.pt", {"cfg": with_objects({"model": None, "task": task})}, set())
 
 
 def test_a_hub_downloads_only_what_the_user_names(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
-from omegaconf import OmegaConf
 
+from fairseq_recur.compat.checkpoint_options import with_objects
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import whole_file
 from fairseq_recur.training_guard import comparison, folder
@@ -163,7 +163,7 @@ def settings(**changes: Any) -> dict[str, str]:
     for name, value in changes.items():
         values[name] = value if name == "task" else {**values[name], **value}
     values["distributed_training"] = {"device_id": 0}
-    cfg = OmegaConf.create(values, flags={"allow_objects": True})
+    cfg = with_objects(values)
     return dict(comparison.options(cfg))
 
 
