@@ -11,6 +11,7 @@ import re
 import stat
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -79,20 +80,30 @@ def _texts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
             yield from _texts(item, seen)
 
 
-def with_objects(options: Any) -> Any:
-    """Return options as OmegaConf has them, though one of them may be a Namespace.
+HAS_FLAG = "flags" in inspect.signature(OmegaConf.create).parameters
+"""Whether a configuration can allow any object as a value, from omegaconf 2.1 on."""
 
-    omegaconf 2.0, which fairseq 0.12.2 needs, has no flag for it. fairseq does there the same.
-    """
-    if "flags" in inspect.signature(OmegaConf.create).parameters:
-        return OmegaConf.create(options, flags={"allow_objects": True})
+
+@contextmanager
+def any_object() -> Iterator[None]:
+    """Accept a Namespace as a value where omegaconf has no flag for it, as fairseq 0.12.2 does."""
+    if HAS_FLAG:
+        yield
+        return
     functions = vars(_utils)
     before = functions["is_primitive_type"]
     functions["is_primitive_type"] = lambda _: True
     try:
-        return OmegaConf.create(options)
+        yield
     finally:
         functions["is_primitive_type"] = before
+
+
+def with_objects(options: Any) -> Any:
+    """Return options as OmegaConf has them, though one of them may be a Namespace."""
+    flags: dict[str, Any] = {"flags": {"allow_objects": True}} if HAS_FLAG else {}
+    with any_object():
+        return OmegaConf.create(options, **flags)
 
 
 def confine(path: str, state: dict[str, Any], given: set[str], text: bool = False) -> None:
@@ -109,7 +120,7 @@ def confine(path: str, state: dict[str, Any], given: set[str], text: bool = Fals
     """
     cfg = state["cfg"]
     state["args"] = None  # only in old checkpoints; fairseq has put its values into cfg
-    with open_dict(cfg):
+    with open_dict(cfg), any_object():
         if cfg.get("model") is not None:
             _close_files(path, cfg["model"], given)
         if cfg.get("task") is not None:
