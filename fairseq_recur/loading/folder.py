@@ -107,7 +107,7 @@ def find_dictionaries(
     Raises:
         ConfigError: no folder has them; it names the files and the folders.
     """
-    of_training = [Path(path) for path in utils.split_paths(saved or "")[:1]]
+    of_training = [Path(path) for path in utils.split_paths(saved)[:1]] if saved else []
     places = [home, *of_training] if data is None else [Path(data).expanduser()]
     looked, known = [], list(languages)
     for place in places:

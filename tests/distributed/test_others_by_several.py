@@ -75,8 +75,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cli: Cli) -> Pa
     folder = tmp_path_factory.mktemp("others")
     lines = (corpus / "train.src").read_text().splitlines(keepends=True)[:16]
     (folder / "train").write_text("".join(lines))
-    cli("preprocess", "--only-source", "--trainpref", folder / "train", "--destdir",
-        folder / "bin")  # fmt: skip
+    cli("preprocess", "--only-source", "--trainpref", folder / "train", "--validpref",
+        folder / "train", "--destdir", folder / "bin")  # fmt: skip
     write_series(folder / "series.csv")
     return folder
 

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -264,7 +265,7 @@ def test_results_table_and_figure(tmp_path, monkeypatch, capsys) -> None:
     (described,) = results["runs"]
     assert described["command"].endswith("run.sh " + " ".join(TINY) + " --seeds 2")
     assert str(tmp_path) not in json.dumps(results)
-    assert described["versions"]["torch"] == torch.__version__
+    assert described["versions"]["torch"] == version("torch")
     assert (tmp_path / "mspe_ratios.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     of_cell = [c for c in results["cells"] if c["activation"] == "relu" and c["alpha"] == 1]
     ratios = [c["rsa"]["mspe"] / c["nonlinear"]["mspe"] for c in of_cell]

@@ -72,8 +72,12 @@ def test_checkpoints_that_are_not_clear(
         from_pretrained(".", precision="int8")
 
 
-def test_dictionaries(tmp_path: Path) -> None:
-    """In the folder, otherwise in the training's data; a given folder is the only place."""
+def test_dictionaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder, otherwise in the training's data; a given folder is the only place.
+
+    The current folder is none of them.
+    """
+    monkeypatch.chdir(make(tmp_path / "here", "train.en-fr.en.bin", "dict.en.txt", "dict.fr.txt"))
     home = make(tmp_path / "home", "model.pt")
     data = make(tmp_path / "data", "dict.en.txt", "dict.de.txt", "train.en-de.en.bin")
     assert find_dictionaries(home, None, f"{data}:x", ["en", "de"]) == (data, ["en", "de"])
