@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fairseq import options, utils
-from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.data.indexed_dataset import dataset_exists
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -276,15 +275,14 @@ def check_dictionaries(args: argparse.Namespace) -> None:
     """Raise ConfigError if a dictionary for `preprocess` is empty: all words would be unknown."""
     for option in ("srcdict", "tgtdict"):
         name = getattr(args, option)
-        if name and _is_empty(TASK_REGISTRY[args.task].load_dictionary(name)):
+        if not name:
+            continue
+        words = TASK_REGISTRY[args.task].load_dictionary(name)
+        if len(words) <= words.nspecial:
             raise ConfigError(
                 f"--{option} {name}: found no words; give the dict.*.txt of a training, or remove "
                 "the option to build a dictionary from --trainpref"
             )
-
-
-def _is_empty(words: Dictionary) -> bool:
-    return len(words) <= words.nspecial
 
 
 def check_alignments(args: argparse.Namespace, languages: Sequence[str | None]) -> None:

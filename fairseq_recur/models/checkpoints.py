@@ -46,7 +46,8 @@ def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
     """Give the model's options of an old checkpoint their present names and values."""
     state = upgrade(state)
     cfg = state.get("cfg")
-    options = cfg["model"] if cfg is not None and "model" in cfg else None  # omegaconf 2.0
+    # omegaconf 2.0 has no .get() for a missing key.
+    options = cfg["model"] if cfg is not None and "model" in cfg else None
     if options is None:
         return state
     with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
