@@ -160,8 +160,10 @@ def build_language_model(build: Function, self: Any, args: Any, *rest: Any, **na
         ConfigError: it is not a language model
     """
     name, kind = model_class(args)
-    if kind is not None and not issubclass(kind, FairseqLanguageModel):
-        streams = isinstance(self, StreamLanguageModelingTask)
+    streams = isinstance(self, StreamLanguageModelingTask)
+    # Without streams, fairseq asks for these targets only, which its RoBERTa has, too.
+    fits = not streams and hasattr(kind, "supported_targets")
+    if kind is not None and not (fits or issubclass(kind, FairseqLanguageModel)):
         task = "language_modeling_with_memory" if streams else "language_modeling"
         fitting = "xl_lm" if streams else "rsa_transformer_lm"
         raise ConfigError(

@@ -10,6 +10,7 @@ from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import override_module_args
 from fairseq.models import build_model
+from fairseq.models.roberta import RobertaModel
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
@@ -127,6 +128,17 @@ def test_language_modeling_needs_a_language_model(dictionary: Dictionary, name: 
     said = rf"--task language_modeling needs a language model, and {name} \(.* is not one; .* an "
     with pytest.raises(ConfigError, match=f"{said}--arch such as rsa_transformer_lm"):
         task.build_model(Namespace(arch=name))
+
+
+def test_fairseqs_other_language_models_are_left_to_it(
+    dictionary: Dictionary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RoBERTa has the targets that fairseq asks for."""
+    built = []
+    monkeypatch.setattr(RobertaModel, "build_model", lambda *given: built.append(given) or model)
+    model = Namespace(supported_targets={"future"})
+    task = LanguageModelingTask(LanguageModelingConfig(), dictionary)
+    assert task.build_model(Namespace(arch="roberta")) is model and built
 
 
 @pytest.mark.parametrize(
