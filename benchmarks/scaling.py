@@ -6,11 +6,10 @@
 
 "length" is `training.py` at each length, with two sentences per batch. "decoding" is `decoding.py`
 at each length, with one such batch, random weights and outputs of a sixteenth of the source, as
-long as the targets in training. "processes" runs
-`fairseq-recur train` under torchrun: the batch size per process and the number of batches per
-update stay the same (--update-freq), and the processes share the cores. So every number has to
-divide the largest one. Words per second are those of fairseq's log, without the first updates, and
-are compared with one process.
+long as the targets in training. "processes" runs `fairseq-recur train` under torchrun: the batch
+size per process and the number of batches per update stay the same (--update-freq), and the
+processes share the cores. So each number of processes has to divide the largest. Words per second
+are those of fairseq's log, without the first updates, and are compared with one process.
 """
 
 import argparse

@@ -217,9 +217,7 @@ def pool(work: Path, results: Results) -> None:
         for metric in found.metrics:
             for one in metric.systems[1:]:
                 pooled = systems[one.system]["compared"][metric.metric].setdefault("pooled", {})
-                # The formula gives its smallest p to systems that do not differ.
-                p = one.corrected[BOOTSTRAP] if one.difference else 1.0
-                pooled[seed] = {"difference": one.difference, "p": p}
+                pooled[seed] = {"difference": one.difference, "p": one.corrected[BOOTSTRAP]}
 
 
 def write(

@@ -1,10 +1,10 @@
 """The results over the languages: Markdown for a page, and a figure."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+from fairseq_recur.experiments.table import spread
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring.resampling import EXACT, SIGNS
 from fairseq_recur.scoring.tables import markdown
@@ -35,16 +35,9 @@ def table(results: Results) -> str:
         cells = [["language", *trained]]
         for name in results["languages"]:
             of_systems = (system["scores"][metric].get(name, {}) for system in trained.values())
-            cells.append([name, *(spread([*scores.values()]) for scores in of_systems)])
+            cells.append([name, *(spread([*scores.values()], 2) for scores in of_systems)])
         lines += ["", f"## {metric} by language", "", *markdown(cells, names=1)]
     return "\n".join([*lines, "", *notes(results)]) + "\n"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Format mean and standard deviation; for one seed, only its value."""
-    if not values:
-        return ""
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def average(name: str, system: dict[str, Any]) -> list[str]:
@@ -57,7 +50,7 @@ def average(name: str, system: dict[str, Any]) -> list[str]:
         cells["seeds"] = ", ".join(system["seeds"])
         cells["lowest on"] = str(len(system["lowest"]["WER"]))
         for metric in METRICS:
-            cells[metric] = spread([*system["macro"][metric]["seeds"].values()])
+            cells[metric] = spread([*system["macro"][metric]["seeds"].values()], 2)
     return [*cells.values()]
 
 

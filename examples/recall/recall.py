@@ -137,7 +137,7 @@ def observed(model: Recall, batch: tuple[Tensor, ...]) -> dict[str, float]:
     return {
         "spike": spikes / count,
         "membrane": mean,
-        "membrane_sd": (squares / count - mean**2) ** 0.5,
+        "membrane_sd": max(0.0, squares / count - mean**2) ** 0.5,
         "leak": float(leak),
         "threshold": float(threshold),
         **{

@@ -157,9 +157,11 @@ def as_json(content: Any) -> str:
     """Return JSON in which a list of numbers, such as a curve or its point, is on one line."""
 
     def on_one_line(found: re.Match[str]) -> str:
-        return f"[{' '.join(found[1].split())}]"
+        return f"[{' '.join(found[1].split())}]" if found[1] else found[0]
 
-    return re.sub(r"\[([-+\d.eE,\s]+)\]", on_one_line, json.dumps(content, indent=1)) + "\n"
+    string = r'"(?:[^"\\]|\\.)*"'  # which stays as it is
+    pattern = string + r"|\[([-+\d.eE,\s]+)\]"
+    return re.sub(pattern, on_one_line, json.dumps(content, indent=1)) + "\n"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.fusion import GatedSumFusion, LayerFusion
-from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
@@ -86,25 +85,17 @@ def captured(model: nn.Module) -> Iterator[Maps]:
     """
     maps: Maps = {}
     handles: list[RemovableHandle] = []
-    forms: dict[Mixture, str] = {}
     for place, module in places(model).items():
         keep = {"steps": keep_steps, "gate": keep_gate}.get(place[0], keep_weights)
         if keep is keep_weights:
             handles.append(module.register_forward_pre_hook(want_weights, with_kwargs=True))
         hook = partial(keep, maps, place)
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        mixture = getattr(module, "mixture", None)
-        if mixture is not None:
-            # The form that computes the map; without padding every matrix has it.
-            forms[mixture] = mixture.form
-            mixture.form = "mixed"
     try:
         yield maps
     finally:
         for handle in handles:
             handle.remove()
-        for mixture, form in forms.items():
-            mixture.form = form
 
 
 def want_weights(

@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
@@ -80,12 +81,19 @@ def below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
 
 
+def sides(layer: LagMixture, length: int) -> list[Tensor]:
+    """The kernel (H', L) of earlier keys and, where it is another one, that of later keys."""
+    past, future = layer.kernels(length)
+    return [past] if future is None or future is past else [past, future]
+
+
 def memory_lengths(layer: LagMixture) -> list[int]:
     """Per head, the number of lags that hold 95% of the absolute values of its kernel.
 
-    An all-zero kernel gives 0.
+    Where later keys have values of their own, the lags of both sides count together. An all-zero
+    kernel gives 0.
     """
-    kernel = layer.kernels(LONGEST)[0].abs()
+    kernel = torch.stack([side.abs() for side in sides(layer, LONGEST)]).sum(dim=0)
     held = kernel.cumsum(1) >= SHARE * kernel.sum(1, keepdim=True)
     return held.int().argmax(dim=1).tolist()
 

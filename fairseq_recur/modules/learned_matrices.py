@@ -95,11 +95,6 @@ class FullMatrix(Mixture):
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
-        if cfg.rsa_dropout == "mixed":
-            yield (
-                "--rsa-dropout mixed needs a mixed map, which full_matrix does not have; "
-                "choose softmax"
-            )
         if side == "decoder" and getattr(cfg, "memory_same_length", False):
             yield (
                 "--memory-same-length moves the positions of full_matrix at every step; leave it "

@@ -223,7 +223,9 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         few, stored = attention.few_rows, attention.stores_map(query, context)
         # With a memory there are more keys: what counts is the size of the matrix.
         form = self.form_for(isqrt(queries * keys), attention.has_map, few, stored)
-        if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
+        # Without padding every matrix has a mixed map.
+        possible = attention.has_map and ("mixed" in self.forms or context.padding is None)
+        if form == "mixed" or need_weights and possible:
             return attention.attend_mixed(query, key, value, context, need_weights, self)
         local, rows = attention.attend_to_mix(query, key, value, context)
         with no_autocast(value):

@@ -68,7 +68,8 @@ def out_of_range(cfg: Any, options: "Mapping[str, Field[Any]]") -> Iterator[str]
         whole = (0, LARGEST) if isinstance(value, int) else (-1e30, 1e30)
         low, high = made.metadata.get("within", whole)
         if not low <= value <= high:
-            yield f"{flag(name)} {value}: expected {low:g} to {high:g}; give a value in this range"
+            shown = " to ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in (low, high))
+            yield f"{flag(name)} {value}: expected {shown}; give a value in this range"
 
 
 def without_effect(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 KINDS = (
     "regular", "cosine", "sine", "dilated regular", "dilated cosine", "dilated sine",
 )  # fmt: skip
-
+"""The kinds of heads, in the order of ``--rsa-heads``."""
 
 ALL = "all"
 """In place of a number of heads: as many as the layer has."""

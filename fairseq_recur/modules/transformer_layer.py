@@ -41,7 +41,7 @@ class EncoderLayer(TransformerEncoderLayerBase):
         """Self-attention, then the feed-forward network: (S, B, C) to the same shape."""
         residual = x
         if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
+            x, context = self.self_attn_layer_norm(x), with_normed_memory(self, context)
         x, _ = self.self_attn(x, context)
         x = self.residual_connection(self.dropout_module(x), residual)
         return feed_forward(self, x if self.normalize_before else self.self_attn_layer_norm(x))
@@ -99,9 +99,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
         """
         residual = x
         if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-            if context.memory is not None:  # inputs of the layer, as x was
-                context = replace(context, memory=self.self_attn_layer_norm(context.memory))
+            x, context = self.self_attn_layer_norm(x), with_normed_memory(self, context)
         x = self.attend_to_itself(x, context)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
@@ -135,3 +133,10 @@ class DecoderLayer(TransformerDecoderLayerBase):
             heads = x.unflatten(2, (self.nh, self.head_dim))
             x = torch.einsum("tbhd,h->tbhd", heads, self.c_attn).flatten(2)
         return x if self.attn_ln is None else self.attn_ln(x)
+
+
+def with_normed_memory(layer: EncoderLayer | DecoderLayer, context: Context) -> Context:
+    """The context of a pre-norm layer, whose memory holds inputs of the layer, as its x is one."""
+    if context.memory is None:
+        return context
+    return replace(context, memory=layer.self_attn_layer_norm(context.memory))

@@ -2,7 +2,7 @@
 
 As in the code that Dai et al. 2019 published, and as the parameter counts in table 7 of Huang et
 al. 2023 need it. Its attention map is `fairseq_recur.modules.xl`, its memory
-`fairseq_recur.modules.stream_memory`.
+`fairseq_recur.modules.text_memory`.
 """
 
 from collections.abc import Iterator

@@ -2,6 +2,8 @@
 
     mem = leak mem + x;   y = mem / thr - 1;   out = relu(y);   mem = mem - thr [y > 0]
 
+Letters: R rows, one per head of a sentence; N steps of the neuron.
+
 `scan_` leaves the division by thr to its caller: it computes thr out = relu(mem - thr).
 """
 

@@ -64,7 +64,7 @@ class SegmentSchedule:
     step_segments: Tensor | None
 
     def finished_steps(self) -> Tensor | None:
-        """(B, N) bool, True at steps past a sentence's last one; None if there are none."""
+        """(B, N) bool, True past a sentence's last step; None if the queries fill all places."""
         if self.query_slots is None:
             return None
         last = self.query_slots.max(1, keepdim=True).values // self.queries_per_step

@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "self-attention": ("self_attn",),
     "cross-attention": ("encoder_attn",),
     "feed-forward": ("fc1", "fc2"),
-    "output": ("output_projection",),
+    "output": ("output_projection", "adaptive_softmax", "projection"),
 }
 """Names of a plan's parts, and the module names that belong to them; the first match counts."""
 

@@ -5,7 +5,14 @@ from functools import partial
 from typing import Any
 
 from fairseq_recur.errors import Problems
-from fairseq_recur.inspection.matrices import SHARE, Layers, head_label, memory_lengths, read_layers
+from fairseq_recur.inspection.matrices import (
+    SHARE,
+    Layers,
+    head_label,
+    memory_lengths,
+    read_layers,
+    sides,
+)
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
@@ -51,7 +58,7 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
         for label, layers in models:
             if name == "kernels":
                 drawn = {layer: layers[layer]} if layer else layers
-                rows.append(partial(_kernels, label=label, layers=drawn, lags=lags))
+                rows.append(partial(draw_kernels, label=label, layers=drawn, lags=lags))
             elif name == "matrices":
                 chosen = layer or next(iter(layers))
                 title = f"{label}, {chosen}"
@@ -95,19 +102,22 @@ def _boxes(part: Any, models: Models) -> None:
     plain_axes(axes)
 
 
-def _kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
-    """Draw f over the lags: one panel per layer, one line per head."""
+def draw_kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
+    """Draw f over the lags: one panel per layer, one line per head.
+
+    Later keys have negative lags, and are drawn where they have values of their own.
+    """
     row = part.subplots(1, len(layers), squeeze=False, sharey=True)[0]
     for axes, (name, mixture) in zip(row, layers.items()):
-        past, _ = mixture.kernels(lags + 1)
-        for head, values in enumerate(past[:, 1:].tolist()):
-            axes.plot(
-                range(1, len(values) + 1),
-                values,
-                color=COLOURS[head % len(COLOURS)],
-                linewidth=1.2,
-                label=f"{head}: {head_label(mixture, head)}",
-            )
+        for sign, kernel in zip((1, -1), sides(mixture, lags + 1)):
+            for head, values in enumerate(kernel[:, 1:].tolist()):
+                axes.plot(
+                    [sign * lag for lag in range(1, len(values) + 1)],
+                    values,
+                    color=COLOURS[head % len(COLOURS)],
+                    linewidth=1.2,
+                    label=f"{head}: {head_label(mixture, head)}" if sign > 0 else None,
+                )
         axes.set_title(f"{label}, {name}", fontsize=9)
         axes.set_xlabel("lag")
         axes.legend(frameon=False, fontsize=6)

@@ -87,7 +87,9 @@ class PhoneErrorRate(ErrorRate):
 
     def check(self, texts: int, references: Sequence[Sequence[str]], problems: Problems) -> None:
         """Note references without phones."""
-        empty = [line for text in references for line, words in enumerate(text, 1) if not words]
+        empty = [
+            line for text in references for line, words in enumerate(text, 1) if not words.split()
+        ]
         if empty:
             problems.add(
                 f"PER: found {len(empty)} empty references, the first in line {empty[0]}; "

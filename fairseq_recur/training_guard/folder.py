@@ -46,8 +46,8 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
     folder = Path(cfg.checkpoint.save_dir)
     if self.is_data_parallel_master and not cfg.checkpoint.no_save and folder.is_dir():
         folder = folder.resolve()
-        lock(folder)
-        _releases.append(weakref.finalize(self, unlock, folder))
+        if lock(folder):
+            _releases.append(weakref.finalize(self, unlock, folder))
 
 
 @extend("fairseq.distributed.utils:call_main", "one training in a folder")
@@ -93,8 +93,11 @@ def check_continued(folder: Path, file: str) -> None:
         )
 
 
-def lock(folder: Path) -> None:
+def lock(folder: Path) -> bool:
     """Lock a folder for this process.
+
+    Returns:
+        whether it can be locked, and is to be unlocked by `unlock`
 
     Raises:
         ConfigError: another training writes to it
@@ -106,7 +109,7 @@ def lock(folder: Path) -> None:
             logger.warning(
                 "%s cannot be locked (%s): see to it that no other training uses it", folder, error
             )
-            return
+            return False
         if held is None:
             other = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
             raise ConfigError(
@@ -118,6 +121,7 @@ def lock(folder: Path) -> None:
             name_holder(held)
         _locks[folder] = held
     _trainings[folder] += 1
+    return True
 
 
 def unlock(folder: Path) -> None:

@@ -11,8 +11,10 @@ from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.inspection.matrices import head_label, memory_lengths, read_layers
+from fairseq_recur.modules.learned_matrices import ToeplitzMatrix
 from fairseq_recur.plotting.curves import choose_panels
-from fairseq_recur.plotting.matrices import draw, place_of
+from fairseq_recur.plotting.figures import new_figure
+from fairseq_recur.plotting.matrices import draw, draw_kernels, place_of
 
 Trained = Callable[..., Path]
 RSA = ["rsa_transformer_tiny", "--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2,3"]
@@ -48,6 +50,22 @@ def test_memory_length(checkpoint: str) -> None:
     mixture = read_layers(checkpoint)["decoder.0"]
     torch.nn.init.constant_(mixture.eta, torch.atanh(torch.tensor(0.5)).item())
     assert memory_lengths(mixture)[0] == 2 * 5
+
+
+def test_later_keys_count_where_their_kernel_is_another_one(trained: Trained) -> None:
+    flags = ["rsa_transformer_tiny", "--encoder-self-attention", "toeplitz"]
+    layers = read_layers(str(trained(*flags) / "checkpoint_last.pt"))
+    mixture = layers["encoder.0"]
+    assert isinstance(mixture, ToeplitzMatrix) and mixture.future is not None
+    torch.nn.init.zeros_(mixture.past)
+    torch.nn.init.zeros_(mixture.future)[:, :10] = 1
+    assert memory_lengths(mixture) == [10] * mixture.heads
+    figure = new_figure(4, 3)
+    draw_kernels(figure, "a", {"encoder.0": mixture}, 12)
+    past, *_, future = figure.axes[0].lines
+    assert list(past.get_data()[0]) == list(range(1, 13)) and not any(past.get_data()[1])
+    assert list(future.get_data()[0]) == [-lag for lag in range(1, 13)]
+    assert list(future.get_data()[1]) == [1.0] * 10 + [0.0] * 2
 
 
 def test_figures(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

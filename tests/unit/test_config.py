@@ -344,6 +344,11 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             ],
         ),
         (
+            "--encoder-self-attention full_matrix --decoder-self-attention full_matrix "
+            "--rsa-dropout mixed",
+            ["--rsa-dropout mixed has no effect"],
+        ),
+        (
             "--prob-sparse-factor 3",
             ["--prob-sparse-factor 3 has no effect: it needs --encoder-self-attention prob_sparse"],
         ),
@@ -362,7 +367,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ),
         ("--rsa-heads 1,0,0,0,0,0 --rsa-dilations 2", ["1 numbers for 0 dilated heads"]),
         ("--rsa-heads 1,0,0,1,0,0 --rsa-dilations 0", ["a dilation is at least 1"]),
-        ("--rsa-max-power -1", ["--rsa-max-power -1: expected 0 to"]),
+        ("--rsa-max-power -1", ["--rsa-max-power -1: expected 0 to 2147483647;"]),
         ("--rsa-eta-init 2,1", ["--rsa-eta-init 2,1", "above the second"]),
         ("--rsa-nu-init 2", ["--rsa-nu-init 2: expected two numbers"]),
         (
@@ -548,6 +553,8 @@ def test_what_cannot_be_used_is_refused(
     ("rsa_transformer", "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2 --rsa-untie-conjugates"),
     ("rsa_transformer", "--rsa-heads 0,0,0,0,0,1 --rsa-dilations 2 --rsa-theta-init 1.0"),
     ("rsa_transformer", "--rsa-heads all,0,0,0,0,0 --rsa-eta-init 2,3"),
+    # Of the encoder's RSA.
+    ("rsa_transformer", "--decoder-self-attention full_matrix --rsa-dropout mixed"),
     # fairseq has a cross-attention beside the joined one.
     ("srformer", "--cross-attention dot --cross-self-attention --cross-attention-fused"),
 ])  # fmt: skip

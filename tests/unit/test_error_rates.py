@@ -158,9 +158,10 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "PER: nrefs:1|bs:1000|seed:12345|symbols:whitespace|nltk:" in printed
 
 
-def test_a_word_without_a_pronunciation_is_refused() -> None:
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_a_word_without_a_pronunciation_is_refused(empty: str) -> None:
     with pytest.raises(ConfigError, match="1 empty references, the first in line 2; expected"):
-        rates(["a", "b"], ["a", ""])
+        rates(["a", "b"], ["a", empty])
     (score,) = score_corpus(["a", "b"], [["a", ""]], [build_metric("wer")])
     assert score.value == 50
 

@@ -1,5 +1,6 @@
 """The tables of examples: their variables, what they record, and errors."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,3 +147,8 @@ def test_lists_of_numbers_are_on_one_line() -> None:
     assert [line.strip() for line in lines if "0" in line or "values" in line] == [
         "[0, -0.5],", "[7, 1e-05]", '"values": [1, 2.5],'
     ]  # fmt: skip
+
+
+def test_texts_stay_as_they_are() -> None:
+    content = {"command": 'OPTIONS="x [1  2]" run [3\t4]', "[1  2]": "a \\"}
+    assert json.loads(as_json(content)) == content

@@ -327,6 +327,15 @@ def test_batches_that_leave_a_memory_empty_are_refused(
     assert earlier is not None and earlier.size(1) == 12
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_layer_norms_its_memory_as_its_input(make: Build, norm_first: bool) -> None:
+    layer = make("xl_forecaster").encoder.layers[0]
+    layer.normalize_before = norm_first
+    x = torch.randn(7, 3, layer.embed_dim, dtype=torch.float64)
+    whole = layer(x, Context(None, None))[3:]
+    torch.testing.assert_close(layer(x[3:], Context(None, None, memory=x[:3])), whole)
+
+
 @pytest.mark.parametrize("arch", ["xl_forecaster", "rsa_xl_forecaster"])
 def test_forecasts_depend_on_the_memory(make: Build, arch: str) -> None:
     """Of the batch before, if it came right before; without starts nothing is kept."""

@@ -271,6 +271,22 @@ def test_it_is_compiled_once(cache: Path, source: Path) -> None:
     assert build.build(source, []).one() == 2
 
 
+def test_two_processes_with_the_same_number_may_store(
+    cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in containers on two machines with one home folder, one in the midst of the other."""
+    sync, others = os.fsync, [1]
+
+    def other_machine(file: int) -> None:
+        if others and others.pop():
+            build.build(source, [])
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", other_machine)
+    assert build.build(source, []).one() == 1
+    assert not others and [path.suffix for path in cache.iterdir()] == [".so"]
+
+
 def truncate(made: Path) -> None:
     content = made.read_bytes()
     made.unlink()  # it is mapped into this process, which its loss would end

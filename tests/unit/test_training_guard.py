@@ -148,8 +148,11 @@ def test_a_folder_without_locks_is_only_named(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.lockf", no_locks)
-    folder.lock(tmp_path)
+    assert not folder.lock(tmp_path), "nothing that could be unlocked"
     assert f"{tmp_path} cannot be locked" in caplog.text
+    monkeypatch.undo()
+    assert folder.lock(tmp_path)
+    folder.unlock(tmp_path)
 
 
 def settings(**changes: Any) -> dict[str, str]:

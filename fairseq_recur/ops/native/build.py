@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -145,9 +146,8 @@ def compiled(command: list[str], source: Path) -> bytes:
 
 def store(content: bytes, name: str, folder: int) -> None:
     """Write a library with its hash, under its name once it is complete and on the disk."""
-    unfinished = f"{name}.{os.getpid()}.tmp"
-    with suppress(FileNotFoundError):
-        os.unlink(unfinished, dir_fd=folder)
+    # Machines share home folders, and their containers have equal process numbers.
+    unfinished = f"{name}.{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with open(os.open(unfinished, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(content + hashlib.sha256(content).digest())
