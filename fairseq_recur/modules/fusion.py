@@ -10,6 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.multihead import uneven_heads
@@ -102,7 +103,16 @@ class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
             )
 
     def attend(self, x: Tensor, context: Context) -> Tensor:
-        """LN(ATT(x, H_r) + x), or with the norm first where the host has it first: (T, B, C)."""
+        """LN(ATT(x, H_r) + x), or with the norm first where the host has it first: (T, B, C).
+
+        Raises:
+            ConfigError: the decoder was called without the recurrence encoder's output
+        """
+        if context.recurrence is None:
+            raise ConfigError(
+                "the decoder reads a recurrence encoder, but got no encoder_out with "
+                '"recurrence_out"; give it the whole dictionary that the encoder returns'
+            )
         residual = x
         if self.normalize_before:
             x = self.layer_norm(x)

@@ -8,6 +8,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import (
     APART,
     encoder_decoder_slots,
@@ -384,6 +385,16 @@ def test_recurrence_reads_the_source(make_model: Build, system: list[str]) -> No
     )
     after, _ = model(source, true_lengths(source), target)
     assert (before - after).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("fusion", ["stack", "gated_sum"])
+def test_a_decoder_without_the_recurrence_encoders_output(make_model: Build, fusion: str) -> None:
+    model = make_model("transformer_birnn", *SMALL, "--recurrence-fusion", fusion, *EVAL)
+    source, target = sentences([6, 6], "left"), targets(2, 4)
+    stock = {"encoder_out": encode(model, source)["encoder_out"], "encoder_padding_mask": []}
+    for found in (None, stock):
+        with pytest.raises(ConfigError, match='no encoder_out with "recurrence_out"; give it'):
+            model.decoder(target, found)
 
 
 @pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before"]])
