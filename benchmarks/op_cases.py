@@ -14,6 +14,7 @@ from fairseq_recur.ops import naive
 from fairseq_recur.ops.attention import (
     attention_map,
     directional_attention,
+    directional_masks,
     dot_product_attention,
 )
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
@@ -21,7 +22,7 @@ from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_r
 from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
-from fairseq_recur.ops.shaw import relative_attention
+from fairseq_recur.ops.shaw import relative_attention, table_rows
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
 
 BATCH, HEADS, WIDTH = 2, 8, 64
@@ -154,7 +155,8 @@ def relative(length: int, device: str) -> Case:
         return naive.relative_head(*rows, tables[0][h], tables[1][h], True)
 
     def products() -> Tensor:
-        return relative_attention(q, k, v, *tables, causal(length, device))[0]
+        row = table_rows(length, length, 2 * CLIP + 1, q.device)
+        return relative_attention(q, k, v, *tables, row, causal(length, device))[0]
 
     return Case([q, k, v, *tables], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
@@ -172,7 +174,7 @@ def directional(length: int, device: str) -> Case:
 
     return Case([q, k, v], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
-        "fused": Form(lambda: directional_attention(q, k, v), "square"),
+        "fused": Form(lambda: directional_attention(q, k, v, directional_masks(q, None)), "square"),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v), "square"),
     })  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Facts about the batch that layers need, computed once per forward pass, at the top."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from fairseq_recur.ops.padding import real_tokens_first
 
 if TYPE_CHECKING:
     from fairseq_recur.modules.segments import Segments
+
+Fact = TypeVar("Fact")
 
 IncrementalState = dict[str, dict[str, Any]]
 """fairseq's, of a whole decoder: for each module what it keeps from step to step."""
@@ -167,6 +170,7 @@ class Context:
         segments: of the source, for cross-attention over segments, or None
         recurrence: (R, B, 2C) output of the recurrence encoder, or None
         recurrence_padding: (B, R) bool or None
+        shared: what `once` has made
     """
 
     padding: Padding | None = None
@@ -184,6 +188,19 @@ class Context:
     segments: "Segments | None" = None
     recurrence: Tensor | None = None
     recurrence_padding: Tensor | None = None
+    shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], Fact]) -> Fact:
+        """What a part needs in every layer: made for the first of them, and handed to the others.
+
+        Args:
+            key: names what is made, with all that it depends on besides the batch; layers of
+                another width or dtype get their own
+            make: makes it, from no parameter: layers whose activations are recomputed ask again
+        """
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
 
     @property
     def padding_mask(self) -> Tensor | None:

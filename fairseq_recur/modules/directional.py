@@ -7,7 +7,11 @@ from torch import Tensor
 
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import directional_attention, directional_map
+from fairseq_recur.ops.attention import (
+    directional_attention,
+    directional_map,
+    directional_masks,
+)
 
 
 class DirectionalSelfAttention(SelfAttention):
@@ -32,7 +36,7 @@ class DirectionalSelfAttention(SelfAttention):
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
-        return directional_map(query, key, mask, self.scale)
+        return directional_map(query, key, self.masks(query, mask, context), self.scale)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -41,5 +45,10 @@ class DirectionalSelfAttention(SelfAttention):
         if need_weights:
             return super().attend(query, key, value, context, need_weights)
         mask, dropout = mask_as(context.mask, query.dtype), self.dropout_probability
-        out = directional_attention(query, key, value, mask, dropout, self.scale)
-        return out, None
+        masks = self.masks(query, mask, context)
+        return directional_attention(query, key, value, masks, dropout, self.scale), None
+
+    def masks(self, query: Tensor, mask: Tensor | None, context: Context) -> tuple[Tensor, Tensor]:
+        """The masks of both halves of the heads, the same in all layers; as in `weights`."""
+        key = ("directional", query.size(2), query.dtype)
+        return context.once(key, lambda: directional_masks(query, mask))

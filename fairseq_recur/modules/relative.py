@@ -11,7 +11,7 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.shaw import relative_attention
+from fairseq_recur.ops.shaw import relative_attention, table_rows
 
 
 class RelativePositions(FreshWeights, nn.Module):
@@ -68,4 +68,6 @@ class RelativeSelfAttention(SelfAttention):
         """As in `SelfAttention.attend`."""
         tables, dropout = self.positions.tables(), self.dropout_probability
         mask = mask_as(context.mask, torch.promote_types(query.dtype, torch.float32))
-        return relative_attention(query, key, value, *tables, mask, dropout, self.scale)
+        pairs = query.size(2), key.size(2), tables[0].size(1), query.device
+        row = context.once(("table_rows", *pairs), lambda: table_rows(*pairs))
+        return relative_attention(query, key, value, *tables, row, mask, dropout, self.scale)

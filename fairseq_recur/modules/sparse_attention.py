@@ -13,11 +13,10 @@ from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import dot_product_attention
-from fairseq_recur.ops.precision import no_autocast
+from fairseq_recur.ops.attention import attention_map, dot_product_attention
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.sparse_attention import (
     attending_rows,
-    log_sparse_map,
     log_sparse_mask,
     matrix_rows,
     prob_sparse_attention,
@@ -166,7 +165,9 @@ class LogSparseSelfAttention(SelfAttention):
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
-        return log_sparse_map(query, key, mask, self.scale)
+        with no_autocast(query):
+            query, key = at_least_float32(query), at_least_float32(key)
+            return attention_map(query, key, self.own_mask(query, key, mask, context), self.scale)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -174,7 +175,14 @@ class LogSparseSelfAttention(SelfAttention):
         """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
         if need_weights or context.incremental_state is not None:
             return super().attend(query, key, value, context, need_weights)
-        mask = log_sparse_mask(query.size(2), key.size(2), context.mask, query)
-        dropout = self.dropout_probability
+        mask, dropout = self.own_mask(query, key, context.mask, context), self.dropout_probability
         out = dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
         return out, None
+
+    def own_mask(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        """The mask of the batch, which also hides keys at other distances: as in `weights`."""
+        queries, keys = query.size(2), key.size(2)
+        return context.once(
+            ("log_sparse", queries, keys, query.dtype),
+            lambda: log_sparse_mask(queries, keys, mask, query),
+        )

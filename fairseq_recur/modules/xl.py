@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.context import Context, IncrementalState
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture, with_room
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
@@ -37,17 +38,23 @@ class SinusoidalLags(FreshWeights, nn.Module):
         for bias in (self.content_bias, self.position_bias):
             nn.init.normal_(bias, std=0.02)
 
-    def keys(self, queries: int, keys: int) -> Tensor:
+    def keys(self, queries: int, keys: int, context: Context) -> Tensor:
         """W_r R for the lags S - 1, S - 2, ..., 1 - T: (H, S + T - 1, D).
 
         Lags below 0 belong to later keys. A decoder hides them, but with a full context.
         """
         weight = self.key_proj.weight
+        key = ("sinusoids", queries, keys, self.width, self.clamp, weight.dtype, weight.device)
+        table = context.once(key, partial(self.table, queries, keys))
+        return self.key_proj(table).unflatten(1, (self.heads, -1)).transpose(0, 1)
+
+    def table(self, queries: int, keys: int) -> Tensor:
+        """R, the sinusoids of these lags: (S + T - 1, C)."""
+        weight = self.key_proj.weight
         lags = torch.arange(keys - 1, -queries, -1, device=weight.device)
         if self.clamp:
             lags = lags.clamp(-self.clamp, self.clamp)
-        table = sinusoids(lags.to(at_least_float32(weight).dtype), self.width).to(weight.dtype)
-        return self.key_proj(table).unflatten(1, (self.heads, -1)).transpose(0, 1)
+        return sinusoids(lags.to(at_least_float32(weight).dtype), self.width).to(weight.dtype)
 
 
 class XLSelfAttention(SelfAttention):
@@ -72,24 +79,25 @@ class XLSelfAttention(SelfAttention):
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
-        terms, state = self.positions, context.incremental_state
-        if state is None:
+        terms = self.positions
+        if context.incremental_state is None:
             # A causal mask hides later keys, so their lags are not needed.
             one_way = self.causal and context.future is not None
-            keys = terms.keys(1 if one_way else query.size(2), key.size(2))
+            keys = terms.keys(1 if one_way else query.size(2), key.size(2), context)
         else:
-            keys = self.newest_keys(key.size(2), state)
+            keys = self.newest_keys(key.size(2), context)
         return xl_map(query, key, keys, terms.content_bias, terms.position_bias, mask, self.scale)
 
-    def newest_keys(self, keys: int, state: IncrementalState) -> Tensor:
+    def newest_keys(self, keys: int, context: Context) -> Tensor:
         """W_r R for the newest position over *keys* keys: (H, S, D).
 
         It ends a table with room for steps to come, which lives in the incremental state. So the
         table is as old as the batch, and the parameters cannot change under it.
         """
+        state = context.incremental_state
         saved = self.get_incremental_state(state, "lags")
         if saved is None or saved["keys"].size(1) < keys:
-            saved = {"keys": self.positions.keys(1, with_room(keys))}
+            saved = {"keys": self.positions.keys(1, with_room(keys), context)}
             self.set_incremental_state(state, "lags", saved)
         return saved["keys"][:, -keys:]
 

@@ -111,10 +111,9 @@ def directional_masks(query: Tensor, mask: Tensor | None) -> tuple[Tensor, Tenso
 
 
 def directional_map(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, scale: float | None = None
+    query: Tensor, key: Tensor, masks: tuple[Tensor, Tensor], scale: float | None = None
 ) -> Tensor:
     """The map of `directional_attention`: (B, H, T, T) in float32 or higher; as `attention_map`."""
-    masks = directional_masks(query, mask)
     halves = zip(query.chunk(2, dim=1), key.chunk(2, dim=1), masks)
     return torch.cat([attention_map(*half, scale) for half in halves], dim=1)
 
@@ -123,15 +122,14 @@ def directional_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    masks: tuple[Tensor, Tensor],
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
     """Self-attention with the `directional_masks`, by torch's fused kernel (Shen et al. 2018).
 
-    Arguments and result as for `dot_product_attention`, with S = T and H even.
+    Other arguments and result as for `dot_product_attention`, with S = T and H even.
     """
-    masks = directional_masks(query, mask)
     halves = zip(*(x.chunk(2, dim=1) for x in (query, key, value)), masks)
     return torch.cat(
         [dot_product_attention(q, k, v, m, dropout, scale=scale) for q, k, v, m in halves], dim=1

@@ -26,6 +26,7 @@ def relative_attention(
     value: Tensor,
     key_table: Tensor,
     value_table: Tensor,
+    row: Tensor,
     mask: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
@@ -39,6 +40,7 @@ def relative_attention(
         query: (B, H, T, D), unscaled
         key, value: (B, H, S, D)
         key_table, value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
+        row: (T, S) int64, that of each pair: `table_rows`
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
         scale: factor of the scores in place of 1 / sqrt(D), or None
@@ -47,7 +49,6 @@ def relative_attention(
         (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S)
     """
     rows = key_table.size(1)
-    row = table_rows(query.size(2), key.size(2), rows, query.device)
     with no_autocast(query):
         query = at_least_float32(query) * (query.size(-1) ** -0.5 if scale is None else scale)
         scores = torch.matmul(query, at_least_float32(key).transpose(-1, -2))

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_recur.ops.attention import attention_map
 from fairseq_recur.ops.mixture import mixed_map
 from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
@@ -254,7 +253,10 @@ def matrix_rows(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) -> Tensor:
-    """What `log_sparse_map` adds to the scores: *mask*, and the lowest number at other distances.
+    """What leaves of a map the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
+
+    It is added to the scores: *mask*, and the lowest number at all other distances. In a decoder
+    *mask* hides the later keys; without it a query sees both sides.
 
     Args:
         queries: T; the last query stands at the last key
@@ -274,16 +276,3 @@ def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) 
         wider = torch.promote_types(mask.dtype, like.dtype)
         whole = mask.to(wider).clamp(min=lowest).to(like.dtype)
     return whole.masked_fill(hidden, lowest)
-
-
-def log_sparse_map(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """`attention_map` of the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
-
-    The last query stands at the last key. In a decoder the mask, which is finite, hides the later
-    keys; without it a query sees both sides.
-    """
-    with no_autocast(query):
-        q, k = at_least_float32(query), at_least_float32(key)
-        return attention_map(q, k, log_sparse_mask(q.size(2), k.size(2), mask, q), scale)

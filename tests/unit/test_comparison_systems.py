@@ -105,7 +105,8 @@ def test_directional_reads_the_bias_of_its_heads() -> None:
     bias = torch.full((HEADS, 4, 4), -1e9, dtype=torch.float64)
     for head, key in enumerate(wanted):
         bias[head, :, key] = 0.0
-    out = attention.directional_attention(values, values, values, bias)
+    masks = attention.directional_masks(values, bias)
+    out = attention.directional_attention(values, values, values, masks)
     for head, key in enumerate(wanted):
         position = 1 if head < HEADS // 2 else 2
         torch.testing.assert_close(out[0, head, position], values[0, head, key])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_recur.modules import self_attention
+from fairseq_recur.modules import directional, relative, self_attention, sparse_attention, xl
 from fairseq_recur.modules.context import Padding, Source
 from fairseq_recur.modules.latent_bottleneck import LatentBottleneck
 from fairseq_recur.modules.recurrence_encoder import RecurrenceLayer
@@ -164,6 +164,38 @@ def test_facts_are_computed_once(make_model: Build, monkeypatch: pytest.MonkeyPa
     for t in range(1, 5):
         model.decoder(target[:, :t], out, incremental_state=state)
     assert calls["segment_schedule"] == calls["segments"] == calls["real_tokens_first"] == 1
+
+
+@pytest.mark.parametrize("name, made", [
+    ("xl", "sinusoids"), ("log_sparse", "log_sparse_mask"), ("directional", "directional_masks"),
+    ("relative", "table_rows"),
+])  # fmt: skip
+def test_what_a_map_needs_is_made_once(
+    make_model: Build, monkeypatch: pytest.MonkeyPatch, name: str, made: str
+) -> None:
+    """Not in each of the three layers, and not again for the recomputed activations."""
+    place = next(m for m in (xl, sparse_attention, directional, relative) if hasattr(m, made))
+    calls, make = Counter[str](), getattr(place, made)
+
+    def counted(*arguments: Any) -> Any:
+        calls[made] += 1
+        return make(*arguments)
+
+    monkeypatch.setattr(place, made, counted)
+    flags = [
+        "--encoder-layers",
+        "3",
+        "--encoder-self-attention",
+        name,
+        "--decoder-self-attention",
+        "dot",
+    ]
+    model = make_model("transformer_relpos", *SMALL, *flags, "--checkpoint-activations")
+    source, target = sentences([9, 4, 6], "left"), targets(3, 7)
+    model(source, None, target)[0].sum().backward()
+    assert calls[made] == 1
+    model.eval()(source[:, 1:], None, target)
+    assert calls[made] == 2
 
 
 @pytest.mark.parametrize("form", ["dense", "chunked"])

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import loading
 from fairseq_recur.models.presets import LANGUAGE_MODELS
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.parts import MEMORY as MEMORIES
 from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION
@@ -334,19 +335,20 @@ def test_the_keys_of_lags_are_a_table_that_grows(build: Build) -> None:
     state: dict[str, dict[str, Any]] = {}
     with torch.no_grad():
         for keys in (1, 2, 64, 65, 130):
-            expected = attention.positions.keys(1, keys)
-            torch.testing.assert_close(attention.newest_keys(keys, state), expected)
+            context = Context(incremental_state=state)
+            expected = attention.positions.keys(1, keys, context)
+            torch.testing.assert_close(attention.newest_keys(keys, context), expected)
     with torch.no_grad():
         attention.positions.key_proj.weight.zero_()
-        assert (
-            attention.newest_keys(100, state).any() and not attention.newest_keys(300, state).any()
-        )
+        assert attention.newest_keys(100, context).any()
+        assert not attention.newest_keys(300, context).any()
 
 
 def test_longer_lags_share_a_sinusoid() -> None:
     clamped, free = (SinusoidalLags("", 8, 2, 4, clamp) for clamp in (3, 0))
     free.load_state_dict(clamped.state_dict())
-    keys, whole = clamped.keys(2, 6), free.keys(2, 6)  # of the lags 5 ... -1
+    context = Context()
+    keys, whole = (x.keys(2, 6, context) for x in (clamped, free))  # of the lags 5 ... -1
     assert torch.equal(keys[:, 2:], whole[:, 2:])
     assert torch.equal(keys[:, :2], whole[:, 2:3].expand(-1, 2, -1))
     assert not torch.allclose(whole[:, 1], whole[:, 2])

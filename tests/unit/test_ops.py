@@ -439,7 +439,8 @@ def relative_attention(r: Random, length: int) -> None:
     tables.append(random(*tables[0].shape))
 
     def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
-        out, weights = shaw.relative_attention(q, k, v, *tables, mask)
+        row = shaw.table_rows(q.size(2), k.size(2), tables[0].size(1), q.device)
+        out, weights = shaw.relative_attention(q, k, v, *tables, row, mask)
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         return [out]
 
@@ -450,13 +451,12 @@ def relative_attention(r: Random, length: int) -> None:
 
 
 @reference
-def log_sparse_map(r: Random, length: int) -> None:
+def log_sparse_mask(r: Random, length: int) -> None:
     def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
-        weights = sparse_attention.log_sparse_map(q, k, mask)
         additive = sparse_attention.log_sparse_mask(q.size(2), k.size(2), mask, q)
         return [
             attention.dot_product_attention(q, k, v, additive),
-            attention.read_values(weights, v),
+            attention.read_values(attention.attention_map(q, k, additive), v),
         ]
 
     def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
@@ -531,9 +531,10 @@ def xl_map(r: Random, length: int) -> None:
 @reference
 def directional_attention(r: Random, length: int) -> None:
     def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
-        weights = attention.directional_map(q, k, mask)
+        masks = attention.directional_masks(q, mask)
+        weights = attention.directional_map(q, k, masks)
         return [
-            attention.directional_attention(q, k, v, mask),
+            attention.directional_attention(q, k, v, masks),
             attention.read_values(weights, v),
         ]
 

@@ -128,7 +128,7 @@ CASES: dict[str, Case] = {
     ),
     "relative_attention": Case(
         lambda q, k, v, a, b: shaw.relative_attention(
-            q, k, v, a, b, ADDITIVE.to(q.dtype)
+            q, k, v, a, b, shaw.table_rows(T, S, 5, q.device), ADDITIVE.to(q.dtype)
         ),
         [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
     ),
@@ -141,8 +141,16 @@ CASES: dict[str, Case] = {
         [QUERY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
     ),
     "read_values": Case(attention.read_values, [(B, H, T, S), KEY]),
-    "directional_attention": Case(attention.directional_attention, [QUERY, QUERY, QUERY]),
-    "directional_map": Case(attention.directional_map, [QUERY, QUERY], half=False),
+    "directional_attention": Case(
+        lambda q, *kv: attention.directional_attention(
+            q, *kv, attention.directional_masks(q, None)
+        ),
+        [QUERY, QUERY, QUERY],
+    ),
+    "directional_map": Case(
+        lambda q, k: attention.directional_map(q, k, attention.directional_masks(q, None)),
+        [QUERY, QUERY], half=False,
+    ),
     "directional_masks": Case(
         lambda m: torch.cat([torch.softmax(x, -1) for x in
                              attention.directional_masks(m.new_empty(B, H, T, D), m)], 1),
@@ -167,10 +175,6 @@ CASES: dict[str, Case] = {
     "uniform_map": Case(
         lambda w: w * sparse_attention.uniform_map(w, COUNTS, PADDING, False),
         [(B, H, S, S)], half=False,
-    ),
-    "log_sparse_map": Case(
-        lambda q, k: sparse_attention.log_sparse_map(q, k, ADDITIVE.to(q.dtype)),
-        [QUERY, KEY], half=False,
     ),
     "rem_kernel": Case(
         lambda d, a: rem.rem_kernel(heads_of(d), a, SINE, torch.tensor([1, 2]), 5, 3),

@@ -435,7 +435,7 @@ REFERENCE_OF: dict[str, dict[str, Callable[..., None]]] = {
         "xl": test_self_attention_of_transformer_xl,
         "directional": FOUND_BY_OPS["directional_attention"],
         "prob_sparse": FOUND_BY_OPS["prob_sparse_attention"],
-        "log_sparse": FOUND_BY_OPS["log_sparse_map"],
+        "log_sparse": FOUND_BY_OPS["log_sparse_mask"],
     },
     "MIXTURE": {
         "rsa": test_self_attention.test_module_equals_the_equations,
