@@ -259,7 +259,7 @@ def limit(value: str | None) -> float:
 
 def by_updates(flags: Flags) -> bool:
     """Return whether checkpoints are kept by updates, not by epochs."""
-    return bool(flags.get("save-interval-updates"))
+    return limit(flags.get("save-interval-updates")) < math.inf  # 0 is none
 
 
 def pairs(words: list[str]) -> dict[str, str]:

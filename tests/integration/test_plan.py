@@ -51,6 +51,13 @@ def test_mfu_alone(tmp_path: Path) -> None:
     assert found["seconds"]["products"] == pytest.approx(flops / (0.25 * 125e12), rel=1e-6)
 
 
+def test_the_time_is_that_of_the_planned_tokens(tmp_path: Path) -> None:
+    """The step that is traced has whole sentences, and so another number of tokens."""
+    found = plan(tmp_path, *TINY, "--mfu", "0.25", "--batch-tokens", "70")
+    flops = sum(found["flops"].values()) * 70
+    assert found["seconds"]["products"] == pytest.approx(flops / (0.25 * 125e12), rel=1e-6)
+
+
 @pytest.mark.slow
 def test_more_gpus_take_less_time_and_the_same_batch(tmp_path: Path) -> None:
     hours: list[float] = []

@@ -109,6 +109,16 @@ def test_state_continues_where_it_was(dtype: torch.dtype) -> None:
         assert torch.equal(a, b)
 
 
+def test_loaded_averages_are_float32_again() -> None:
+    """torch gives what it loads the type of the parameters."""
+    first, second = (FusedAdamW(parameters(torch.bfloat16), **SETTINGS) for _ in range(2))
+    train(first, 2)
+    second.load_state_dict(first.state_dict())
+    train(second, 1)
+    kept = [value for state in second.state.values() for value in state.values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+
+
 def test_it_is_registered_with_fairseqs_flags() -> None:
     assert OPTIMIZER_REGISTRY["adamw_fused"] is FairseqFusedAdamW
     optimizer = FairseqFusedAdamW(config(), iter(parameters(torch.float32)))

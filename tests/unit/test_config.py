@@ -18,7 +18,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.integration import loading
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.checkpoints import part_weights
+from fairseq_recur.models.checkpoints import part_weights, rename_old_options
 from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots
 from fairseq_recur.models.model import RecurrentTransformerModel
 from fairseq_recur.modules.options import declared, without_effect
@@ -721,6 +721,16 @@ def test_former_names_in_a_checkpoint(
     assert model.encoder.cfg.rsa_untie_conjugates is untied
     mixture = model.encoder.layers[0].self_attn.mixture
     assert len(mixture.nu) == (2 if untied else 1)
+
+
+def test_options_that_a_checkpoint_lacks_are_what_its_version_did() -> None:
+    """The latent state once had no norm; what a checkpoint has stays."""
+    older: dict[str, Any] = {"latent_every": 2}
+    newer, other = {**older, "latent_state_norm": "rms"}, {"decoder_layers": 2}
+    for values in (older, newer, other):
+        rename_old_options(values)
+    assert older["latent_state_norm"] == "none" and newer["latent_state_norm"] == "rms"
+    assert other == {"decoder_layers": 2}
 
 
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:

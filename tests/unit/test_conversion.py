@@ -58,6 +58,16 @@ def test_embeddings_of_a_t5_that_differ(name: str) -> None:
         t5.to_fairseq(Settings({}), matrices(name), [0, 1, 2])
 
 
+def test_dropout_that_a_bart_does_not_name() -> None:
+    """Hugging Face's defaults."""
+    sizes = {"d_model": 8, "max_position_embeddings": 16}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_{name}": 2 for name in ("attention_heads", "ffn_dim", "layers")}
+    options = bart.model_options(Settings(sizes))
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    assert [options[name] for name in names] == [0.1, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("name", [*bart.SHARED, "lm_head.weight"])
 def test_embeddings_of_a_bart_that_differ(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} differs from shared.weight"):

@@ -8,6 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.block_recurrent import BlockRecurrentLayer
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.latent_bottleneck import LatentBlock
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from tests.conftest import FORECASTERS, SMALL
@@ -86,3 +87,27 @@ def test_a_block_recurrent_layer_without_its_updates(build: Build) -> None:  # n
     x, state = random(2, 3, 16), random(2, *layer.identity.size())
     layer.dropout_module.p = 1.0
     assert torch.equal(layer.read(x, state)[0], x)
+
+
+@pytest.mark.parametrize("arch", ["t5_small", "rsa_transformer", "transformer_relpos"])
+def test_a_retained_dropout_drops_step_by_step(make_model: Build, arch: str) -> None:
+    """With --retain-dropout, in the steps of decoding as elsewhere."""
+    model = make_model(arch, *SMALL).double().eval()
+    encoded = model.encoder(WORDS["src_tokens"], WORDS["src_lengths"])
+    dropout = model.decoder.layers[0].self_attn.dropout_module
+    dropout.apply_during_inference = True
+    found = []
+    for dropout.p in (0.0, 1.0):
+        tokens = WORDS["prev_output_tokens"][:, :1]
+        found.append(model.decoder(tokens, encoded, incremental_state={})[0])
+    assert not torch.allclose(*found)
+
+
+def test_a_retained_dropout_of_the_mixed_map_drops_once(make_model: Build) -> None:
+    """Entries of the mixture, and not those of the softmax before."""
+    model = make_model("rsa_transformer", *SMALL, "--rsa-dropout", "mixed").eval()
+    attention = model.decoder.layers[0].self_attn
+    attention.dropout_module.p, attention.dropout_module.apply_during_inference = 1.0, True
+    context = Context(incremental_state={}, position=0)
+    out, weights = attention(torch.randn(1, 3, 16), context, need_weights=True)
+    assert torch.equal(out, attention.out_proj.bias.expand_as(out)) and (weights > 0).all()

@@ -25,7 +25,7 @@ from fairseq_recur.experiments.other_sets import make_data
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import SystemRun, pairs, runs_of
+from fairseq_recur.experiments.runs import SystemRun, by_updates, pairs, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
 from fairseq_recur.files import write_json
@@ -318,6 +318,22 @@ def runs(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> 
     return runs_of(read(folder, changed, *changes), folder / "work")
 
 
+def test_checkpoints_are_kept_by_updates_where_they_are_saved_by_updates() -> None:
+    """fairseq's default, 0, saves none."""
+    assert [by_updates({"save-interval-updates": n}) for n in (0, "0", 5)] == [False, False, True]
+    assert not by_updates({})
+
+
+def test_an_average_knows_its_newest_checkpoint(tmp_path: Path) -> None:
+    run, *_ = runs_of(read(tmp_path, {}), tmp_path, seeds=[1])
+    run.folder.mkdir(parents=True)
+    lines = ["average.pt: average of 2 checkpoints"]
+    lines += [f"  a/checkpoint{epoch}.pt, update {10 * epoch}" for epoch in (9, 8)]
+    (run.folder / "average.out").write_text("\n".join(lines))
+    averaged = {"checkpoints": ["checkpoint9.pt", "checkpoint8.pt"], "updates": 90}
+    assert run.made("average") == {"averaged": averaged}
+
+
 def test_a_run_is_fairseqs_commands(tmp_path: Path) -> None:
     a1, b1, a2, b2 = runs(tmp_path)
     assert [r.name for r in (a1, b1, a2, b2)] == ["a seed 1", "b seed 1", "a seed 2", "b seed 2"]
@@ -604,6 +620,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+    assert "- seeds 1, 2: mean" in notes
     assert "a starts from" not in notes and "c starts from" not in notes, "c is not trained yet"
     more = {**result(tmp_path)["runs"][0], "system": "c"}
     trained = {**result(tmp_path), "runs": [*result(tmp_path)["runs"], more]}

@@ -56,6 +56,13 @@ def write(path: Path, lines: list[str], prefix: str = "2026-01-31 12:00:00 | INF
     return path
 
 
+def test_the_time_is_that_of_the_later_line(tmp_path: Path) -> None:
+    """A training that was interrupted does some updates twice."""
+    again = [line.replace('"wall": "', '"wall": "1') for line in JSON[:2]]
+    log = read_log(write(tmp_path / "log", [*JSON[:2], *again]))
+    assert log.timeline == [(2, 0.5, 110.0), (4, 1.0, 120.0)]
+
+
 FORMS: dict[str, tuple] = {
     "json": (JSON, "2026-01-31 12:00:00 | INFO | "),
     "simple": (SIMPLE, "2026-01-31 12:00:00 | INFO | "),

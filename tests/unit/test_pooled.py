@@ -72,6 +72,20 @@ def test_three_seeds_are_exchanged_together(name: str) -> None:
     assert found.p == pytest.approx((larger + 1) / (samples + 1)) and 0 < larger < samples
 
 
+def test_ties_count() -> None:
+    """Of few texts many exchanges give the observed difference again, but for its last digits."""
+    references, system = texts(16, 0.5, 6)
+    _, control = texts(116, 0.5, 6)
+    metric, samples = build_metric("rougeL"), 200
+    a, b = (statistics(metric, x, [references]) for x in (system, control))
+    differences = (a - b)[:, 0]
+    kept = np.random.default_rng(12345).integers(2, size=(samples, 6), dtype=bool)
+    sums = np.abs(np.where(kept, differences, -differences).sum(1))
+    larger = np.sum(sums >= abs(differences.sum()) - 1e-9)
+    assert 0 < larger < samples
+    assert compare_pooled([a], [b], metric, samples).p == pytest.approx((larger + 1) / 201)
+
+
 def test_equal_systems() -> None:
     references, outputs = texts(1, 0.5)
     metric = build_metric("bleu")

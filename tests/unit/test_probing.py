@@ -305,6 +305,14 @@ def test_training_stops_and_keeps_the_best() -> None:
     assert epochs == 5
 
 
+def test_failures_are_counted_over_the_whole_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = iter([0.1, 0.0, 0.2, 0.0, 0.3, 0.0, 0.4, 0.0])
+    monkeypatch.setattr("fairseq_recur.probing.protocol.accuracy", lambda *_: next(reached))
+    data, protocol = two_inputs(16, False), QUICK._replace(patience=2, epochs_per_check=1)
+    model = Classifier("concat", (4, 8), 2, 0, 0.0)
+    assert fit(model, data, data, protocol, 0.0) == (0.3, 6), "a better check forgives no failure"
+
+
 class Constant(nn.Module):
     """Predicts the same label for every sentence."""
 

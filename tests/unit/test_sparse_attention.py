@@ -7,6 +7,7 @@ from torch import nn
 from fairseq_recur.modules.context import Context, additive_mask, causal_mask
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.ops.sparse_attention import most
 from tests.unit.test_self_attention import attention
 
 LENGTH = 6
@@ -41,3 +42,9 @@ def test_the_options_say_whether_a_module_has_a_map(part: str, rows: str) -> Non
     module = attention(part, "encoder", prob_sparse_mixed_rows=rows)
     expected = part != "relative" and (part, rows) != ("prob_sparse", "all")
     assert module.has_map == expected
+
+
+def test_the_number_of_sampled_keys() -> None:
+    """c ceil(ln n), as in Informer's code, and not more than there are (Zhou et al. 2021, 3.2)."""
+    found = [most(n, 5) for n in (0, 1, 2, 7, 8, 24, 96, 720)]
+    assert found == [0, 1, 2, 7, 8, 20, 25, 35] and most(96, 1) == 5

@@ -3,6 +3,7 @@
 import itertools
 from argparse import Namespace
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.stream_memory import StreamMemory
-from fairseq_recur.tasks.streams import StreamDataset, StreamLanguageModelingTask, Text
+from fairseq_recur.tasks.streams import SET, StreamDataset, StreamLanguageModelingTask, Text
 
 EOS = 2
 
@@ -139,6 +140,15 @@ def options(**given: Any) -> Namespace:
     from fairseq.tasks.language_modeling import LanguageModelingConfig
 
     return Namespace(**{**vars(LanguageModelingConfig()), "data": None, **given})
+
+
+def test_no_set_continues_another(corpus: Path, dictionary: Dictionary) -> None:
+    given = options(data=str(corpus / "bin"), dataset_impl="mmap", tokens_per_sample=4)
+    task, starts = StreamLanguageModelingTask(given, dictionary), []
+    for name in ("valid.src-tgt.src", "test.src-tgt.src"):
+        task.load_dataset(name)
+        starts.append(task.dataset(name)[0]["start"])
+    assert abs(starts[0] - starts[1]) >= SET
 
 
 @pytest.mark.parametrize(

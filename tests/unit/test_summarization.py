@@ -48,7 +48,7 @@ def bpe(letters: Path) -> list[Any]:
 def make_task(letters: Path) -> Callable[..., SummarizationTask]:
     """Set the task up from flags of fairseq-train, or of fairseq-generate with ``path``."""
 
-    def make(*flags: Any, data: Path = letters, path: str = "") -> SummarizationTask:
+    def make(*flags: Any, data: Path | str = letters, path: str = "") -> SummarizationTask:
         common = [str(data), "--task", "summarization", *map(str, flags)]
         if data == letters:
             common += ["-s", "source", "-t", "target"]
@@ -97,6 +97,16 @@ def test_the_prefix_is_encoded_like_the_data(
     text = torch.tensor([encoded.src_dict.index("g"), EOS])
     (framed,) = encoded.build_dataset_for_inference([text], [2])
     assert encoded.src_dict.string(framed["source"]) == "h@@ e@@ a@@ d c@@ a@@ b g"
+
+
+def test_sources_are_cut_to_what_the_model_reads(
+    make_task: Callable[..., SummarizationTask],
+) -> None:
+    """It may read fewer tokens than --max-source-positions."""
+    task = make_task("--truncate-source", "--max-source-positions", 9)
+    task.limits = (5, 7)
+    (framed,) = task.build_dataset_for_inference([torch.tensor([4] * 11 + [EOS])], [12])
+    assert framed["source"].tolist() == [4] * 4 + [EOS]
 
 
 def test_prefixes_that_cannot_be_are_refused(
@@ -227,6 +237,15 @@ def test_a_checkpoints_input_is_taken_over(
     assert task.prefix == ["c@@", "a@@", "b"]
 
 
+def test_only_a_training_that_truncates_truncates_later(
+    make_task: Callable[..., SummarizationTask],
+) -> None:
+    for flags in ([], ["--truncate-source"]):
+        task = make_task(path="x.pt")
+        task.load_state_dict(state_of(*flags, make=make_task))
+        assert task.truncate_source is bool(flags)
+
+
 def test_an_ensemble_has_one_prefix(make_task: Callable[..., SummarizationTask]) -> None:
     states = [state_of("--source-prefix", text, make=make_task) for text in ("a b", "c")]
     task = make_task(path="x.pt:y.pt")
@@ -271,6 +290,19 @@ def test_only_summaries_that_are_read_are_cut(
         assert [len(r) for r in batch["references"]] == [whole[i] for i in order]
     else:
         assert lengths == [whole[i] for i in order] and "references" not in batch
+
+
+def test_only_the_training_set_is_in_several_folders(
+    make_task: Callable[..., SummarizationTask], corpus: Path, tmp_path: Path
+) -> None:
+    """Each epoch reads the next of them; validation reads the first one."""
+    for file in (corpus / "bin").glob("valid.*"):
+        shutil.copy(file, tmp_path / file.name.replace("valid", "train"))
+    task = make_task(data=f"{corpus / 'bin'}:{tmp_path}")
+    for epoch, texts in ((1, 200), (2, 20), (3, 200)):
+        task.load_dataset("train", epoch)
+        task.load_dataset("valid", epoch)
+        assert [len(task.dataset(split)) for split in ("train", "valid")] == [texts, 20]
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -117,6 +117,17 @@ def test_months_have_thirty_days(tmp_path: Path) -> None:
     assert split_rows(series, "", "0.7,0.1,0.2")["test"] == (1728, 2160)
 
 
+def test_fractions_of_the_whole_leave_no_row_out(tmp_path: Path) -> None:
+    """What rounding leaves belongs to validation, and the test part is at the end."""
+    series = read_series(str(write_series(tmp_path / "x.csv", 33)))
+    assert split_rows(series, "", "0.7,0.1,0.2") == {
+        "train": (0, 23), "valid": (23, 27), "test": (27, 33)
+    }  # fmt: skip
+    assert split_rows(series, "", "0.5,0.1,0.2") == {
+        "train": (0, 16), "valid": (16, 19), "test": (19, 25)
+    }  # fmt: skip
+
+
 def test_windows(tmp_path: Path) -> None:
     """The input ends where the forecast begins, and reaches back into the split before."""
     made = task(write_series(tmp_path / "x.csv"))
@@ -135,6 +146,18 @@ def test_windows(tmp_path: Path) -> None:
             assert torch.equal(inputs["past_times"][b], made.features[row - 12 : row])
             assert torch.equal(inputs["future_times"][b], made.features[row : row + 4])
     assert batch["ntokens"] == 8 and batch["nsentences"] == 2
+
+
+def test_no_split_continues_another(tmp_path: Path) -> None:
+    """The numbers of the windows, by which a memory knows what came before, are far apart."""
+    made, starts = task(write_series(tmp_path / "x.csv")), []
+    for split in ("train", "valid", "test"):
+        made.load_dataset(split)
+        batch = made.dataset(split).collater([0, 1])
+        first, second = batch["net_input"]["starts"].tolist()
+        assert second == first + 1
+        starts.append(first)
+    assert all(after - before > 2**16 for before, after in zip(starts, starts[1:]))
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])

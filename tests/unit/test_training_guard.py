@@ -288,3 +288,11 @@ def test_an_epoch_that_has_become_shorter_is_refused() -> None:
     state = {"version": 2, "epoch": 3, "iterations_in_epoch": 20, "shuffle": True}
     with pytest.raises(ConfigError, match="after 20 batches of epoch 3, but this epoch has 13"):
         batches(2, 0).load_state_dict(state)
+
+
+def test_compared_sentences_are_from_all_of_a_set() -> None:
+    batches = [[n] for n in range(100)]
+    one, other = ([torch.tensor([n]) for n in range(100)] for _ in range(2))
+    other[-1] = torch.tensor([0])
+    assert comparison.hash_sentences(one, batches) == comparison.hash_sentences(list(one), batches)
+    assert comparison.hash_sentences(one, batches) != comparison.hash_sentences(other, batches)
