@@ -20,7 +20,7 @@ from fairseq_recur.modules.multihead import probability
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.t5 import inner_width
-from fairseq_recur.modules.text_memory import TextMemory
+from fairseq_recur.modules.text_memory import XLMemory
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.block_recurrent import rotary, state_gate
 
@@ -233,11 +233,11 @@ def connected(blocks: list[Tensor], x: Tensor, state: Tensor) -> Tensor:
     return x + (state * 0.0).sum().to(x.dtype) if len(blocks) == 1 else x
 
 
-class BlockRecurrentMemory(TextMemory):
+class BlockRecurrentMemory(XLMemory):
     """The state of a block-recurrent layer; the other layers have Transformer-XL's memory."""
 
     @dataclass
-    class Options(TextMemory.Options):
+    class Options(XLMemory.Options):
         """Adds those of the layer."""
 
         recurrent_layer: int = option(

@@ -17,19 +17,27 @@ from fairseq_recur.ops.padding import restore_order
 
 
 class CrossAttention(MultiheadBase):
-    """What the parts for cross-attention share."""
+    """What the parts for cross-attention share.
+
+    Args:
+        cfg: the host's configuration
+        mixture: P and its gate (Huang et al. 2023, appendix D.2), for a part that is `mixable`; or
+            None
+    """
 
     mixable: ClassVar[bool] = False
-    """Whether `mixture`, which is set after the part is built, has an effect."""
+    """Whether a mixture has an effect; only then the part is built with one."""
 
     reads_segments: ClassVar[bool] = False
     """Whether it reads `Context.segments`, which a method `segments` makes once per batch."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(
+        self, cfg: TransformerConfig, mixture: CrossRecurrenceEncodingMatrices | None = None
+    ) -> None:
         super().__init__(
             cfg, "decoder", cross=True, xformers_att_config=cfg.encoder.xformers_att_config
         )
-        self.mixture: CrossRecurrenceEncodingMatrices | None = None
+        self.mixture = mixture
 
     @property
     def stock(self) -> bool:
@@ -98,8 +106,10 @@ class DotCrossAttention(CrossAttention):
             needs={"cross_attention_mixture": ("none",)},
         )
 
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg)
+    def __init__(
+        self, cfg: TransformerConfig, mixture: CrossRecurrenceEncodingMatrices | None = None
+    ) -> None:
+        super().__init__(cfg, mixture)
         self.fused: bool = cfg.cross_attention_fused
 
     @property

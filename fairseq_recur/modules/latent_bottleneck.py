@@ -18,7 +18,6 @@ from fairseq_recur.modules.block_recurrent import (
 )
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
-from fairseq_recur.modules.stream_memory import StreamMemory
 from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.transformer_xl import sinusoids
@@ -113,9 +112,8 @@ class LatentMemory(TextMemory):
     of_positions, limit = False, "--latent-chunk"
 
     def __init__(self, cfg: TransformerConfig) -> None:
-        StreamMemory.__init__(self, cfg.decoder.layers)
-        self.length, self.segment, self.reach = 0, int(cfg.tokens_per_sample), None
-        self.width, self.state_length = cfg.decoder.embed_dim, int(cfg.latent_states)
+        super().__init__(cfg)
+        self.state_length = int(cfg.latent_states)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

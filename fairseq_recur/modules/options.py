@@ -18,6 +18,7 @@ def option(
     help: str,
     within: tuple[float, float] | None = None,
     needs: Mapping[str, Sequence[Any]] | None = None,
+    of_model: bool = False,
 ) -> Any:
     """Declare an option of a part.
 
@@ -28,11 +29,12 @@ def option(
             is at least 0
         needs: values of other options under which this one has an effect, besides the choice of
             a part that declares it
+        of_model: whether the model around the part reads it, so that a part by itself lacks it
 
     Returns:
         a dataclass field
     """
-    metadata: dict[str, Any] = {"help": help}
+    metadata: dict[str, Any] = {"help": help, "of_model": of_model}
     if within is not None:
         metadata["within"] = within
     if needs is not None:

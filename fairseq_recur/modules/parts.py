@@ -34,7 +34,7 @@ from fairseq_recur.modules.segmented_comparisons import GlobalAttention, XLAtten
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.sparse_attention import LogSparseSelfAttention, ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
-from fairseq_recur.modules.text_memory import TextMemory
+from fairseq_recur.modules.text_memory import TextMemory, XLMemory
 from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).
@@ -73,7 +73,7 @@ FUSION: dict[str, type[LayerFusion] | type[MultiColumn]] = {
 
 # What a language model keeps of the segments before.
 MEMORY: dict[str, type[TextMemory]] = {
-    "xl": TextMemory,
+    "xl": XLMemory,
     "block_recurrent": BlockRecurrentMemory,
     "latent": LatentMemory,
 }
@@ -103,10 +103,8 @@ def build_self_attention(cfg: TransformerConfig, side: str) -> SelfAttention:
 
 def build_cross_attention(cfg: TransformerConfig) -> CrossAttention:
     """The cross-attention of a decoder layer."""
-    attention = CROSS_ATTENTION[cfg.cross_attention](cfg)
-    if cfg.cross_attention_mixture != NONE:
-        attention.mixture = CROSS_MIXTURE[cfg.cross_attention_mixture](cfg)
-    return attention
+    part, mixed = CROSS_ATTENTION[cfg.cross_attention], cfg.cross_attention_mixture
+    return part(cfg) if mixed == NONE else part(cfg, CROSS_MIXTURE[mixed](cfg))
 
 
 def layer_fusion(cfg: Any) -> type[LayerFusion] | None:

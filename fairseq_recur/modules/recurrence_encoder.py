@@ -91,16 +91,19 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
             "embeddings",
             "what the recurrence encoder reads: the word embeddings, or the output of the "
             "Transformer encoder",
+            of_model=True,
         )
         recurrence_positions: bool = option(
             False,
             "add position embeddings to the input of the recurrence encoder",
             needs={"recurrence_input": ["embeddings"]},
+            of_model=True,
         )
         recurrence_lr_scale: float = option(
             1.0,
             "factor of the learning rate for the weights of the recurrence encoder and its fusion",
             (1e-3, 1e3),
+            of_model=True,
         )
 
     slot = "recurrence"

@@ -26,9 +26,6 @@ from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.self_attention import DotSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 
-OF_THE_MODEL = ("recurrence_input", "recurrence_positions", "recurrence_lr_scale")
-"""Options of the recurrence encoder that the model around it reads."""
-
 
 def host(
     parts: list[Any],
@@ -58,7 +55,7 @@ def host(
             "positive multiple of the heads"
         )
     every = {name: made for part in parts for name, made in declared(part).items()}
-    known = {name: made for name, made in every.items() if name not in OF_THE_MODEL}
+    known = {name: made for name, made in every.items() if not made.metadata["of_model"]}
     unknown = ", ".join(sorted(options.keys() - known.keys()))
     if unknown:
         raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")

@@ -18,20 +18,13 @@ def reach(cfg: Any, side: str) -> int | None:
 
 
 class TextMemory(StreamMemory):
-    """Transformer-XL's memory of a language model: the last positions before a segment of text."""
+    """What the memories of a language model share.
 
-    @dataclass
-    class Options:
-        """Options of the memory's length."""
-
-        memory_length: int = option(
-            512, "positions before a segment whose states are kept in the memory"
-        )
-        memory_same_length: bool = option(
-            False,
-            "each position sees as many positions as the memory is long, itself included, also "
-            "within its segment; by default it sees all of its segment and all of the memory",
-        )
+    Args:
+        cfg: the host's configuration
+        length: positions before a segment whose states are kept
+        reach: number of positions that a position sees, itself included; None without a limit
+    """
 
     of_positions: ClassVar[bool] = True
     """Whether attention maps read what it keeps."""
@@ -42,25 +35,15 @@ class TextMemory(StreamMemory):
     state_length = 0
     """Vectors of the state of a recurrent part."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, cfg: TransformerConfig, length: int = 0, reach: int | None = None) -> None:
         super().__init__(cfg.decoder.layers)
-        self.length, self.segment = int(cfg.memory_length), int(cfg.tokens_per_sample)
-        self.reach, self.width = reach(cfg, "decoder"), cfg.decoder.embed_dim
-
-    @classmethod
-    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """Problems with the combination of this part's options, one message each."""
-        yield from cls.problems_of_host(cfg)
-        if cfg.memory_same_length and not cfg.memory_length:
-            yield (
-                "--memory-same-length with --memory-length 0 lets a position see nothing; give a "
-                "longer memory"
-            )
+        self.length, self.reach = length, reach
+        self.segment, self.width = int(cfg.tokens_per_sample), cfg.decoder.embed_dim
 
     @classmethod
     def visible(cls, cfg: Any) -> int | None:
         """The number of positions that a position sees, itself included; None without a limit."""
-        return reach(cfg, "decoder")
+        raise NotImplementedError(cls.__name__)
 
     @staticmethod
     def problems_of_host(cfg: Any) -> Iterator[str]:
@@ -117,3 +100,38 @@ class TextMemory(StreamMemory):
         if self.reach is not None:
             return max(0, position - self.reach + 1)
         return max(0, position // self.segment * self.segment - self.length)
+
+
+class XLMemory(TextMemory):
+    """Transformer-XL's memory: the last positions before a segment of text (Dai et al. 2019)."""
+
+    @dataclass
+    class Options:
+        """Options of the memory's length."""
+
+        memory_length: int = option(
+            512, "positions before a segment whose states are kept in the memory"
+        )
+        memory_same_length: bool = option(
+            False,
+            "each position sees as many positions as the memory is long, itself included, also "
+            "within its segment; by default it sees all of its segment and all of the memory",
+        )
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg, int(cfg.memory_length), reach(cfg, "decoder"))
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """Problems with the combination of this part's options, one message each."""
+        yield from cls.problems_of_host(cfg)
+        if cfg.memory_same_length and not cfg.memory_length:
+            yield (
+                "--memory-same-length with --memory-length 0 lets a position see nothing; give a "
+                "longer memory"
+            )
+
+    @classmethod
+    def visible(cls, cfg: Any) -> int | None:
+        """As in `TextMemory.visible`."""
+        return reach(cfg, "decoder")
