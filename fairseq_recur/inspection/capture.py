@@ -16,8 +16,6 @@ from torch.utils.hooks import RemovableHandle
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.fusion import GatedSumFusion, LayerFusion
 from fairseq_recur.modules.multihead import MultiheadBase
-from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.modules.srformer import SRformerAttention
 
 KINDS = ("encoder", "decoder", "cross", "steps", "fusion", "gate")
 """Self-attention of the encoder and of the decoder, cross-attention, the steps of an attentive
@@ -41,7 +39,7 @@ def places(model: nn.Module) -> dict[Place, nn.Module]:
     for kind, side, name in attentions:
         for index, layer in enumerate(layers_of(side)):
             module = getattr(layer, name, None)
-            if isinstance(module, MultiheadAttention) and has_weights(module):
+            if isinstance(module, MultiheadAttention) and getattr(module, "has_weights", True):
                 found[kind, index] = module
     for index, layer in enumerate(layers_of(getattr(model.encoder, "recurrence_encoder", None))):
         if isinstance(layer.recurrence, BiARN):
@@ -60,17 +58,6 @@ def layers_of(stack: Any) -> list[nn.Module]:
     """The layers of an encoder or a decoder, from the bottom; an empty list for anything else."""
     layers = getattr(stack, "layers", [])
     return [layers[index] for index in range(len(layers))]  # iteration may skip some (LayerDrop)
-
-
-def has_weights(attention: MultiheadAttention) -> bool:
-    """Whether the attention has weights.
-
-    SRformer without its segmented term has none, nor a mixture with a map that is not the whole
-    output, such as that of relative positions.
-    """
-    if isinstance(attention, SelfAttention):
-        return attention.mixture is None or attention.has_map
-    return not isinstance(attention, SRformerAttention) or bool(attention.local)
 
 
 @contextmanager

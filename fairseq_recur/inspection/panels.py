@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import KINDS, Maps, places
 from fairseq_recur.modules.biarn import BiARN
-from fairseq_recur.modules.segmented_attention import SegmentedAttention
-from fairseq_recur.modules.segmented_comparisons import MemoryAttention
-from fairseq_recur.modules.srformer import SRformerAttention
 
 NAMES = {
     "encoder": "self-attention of the encoder",
@@ -231,8 +228,5 @@ def note(module: nn.Module) -> str:
     """Explain an attention's weights if they are not its whole result."""
     if getattr(module, "mixture", None) is not None:
         return "\n(1 \u2212 g) softmax + g P"
-    if isinstance(module, MemoryAttention):
-        return "\na segment of the source, without its memory"
-    if isinstance(module, SRformerAttention):
-        return "\na segment of the source; the recurrent term has no weights"
-    return "\na segment of the source" if isinstance(module, SegmentedAttention) else ""
+    covers = getattr(module, "covers", "")  # fairseq's own modules cover all
+    return f"\n{covers}" if covers else ""

@@ -28,6 +28,14 @@ class MultiheadBase(MultiheadAttention):
     Options: ClassVar[type] = NoOptions
     """The options of this part: a dataclass, see `fairseq_recur.modules.options`."""
 
+    covers: ClassVar[str] = ""
+    """What the weights cover where they are not the whole result, for the title of a plot."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are attention weights, which a plot could show."""
+        return True
+
     def __init__(
         self, cfg: TransformerConfig, side: str, cross: bool = False, **options: Any
     ) -> None:

@@ -53,6 +53,7 @@ class SegmentedAttention(CrossAttention):
         )
 
     reads_segments = True
+    covers = "a segment of the source"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)

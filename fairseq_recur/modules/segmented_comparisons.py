@@ -27,6 +27,8 @@ class MemoryAttention(SegmentedAttention):
     Keys and values of a segment and of the memory stand in one softmax.
     """
 
+    covers = "a segment of the source, without its memory"
+
     def attend(self, queries: Tensor, source: PreparedSource) -> tuple[Tensor, Tensor]:
         """As in `SegmentedAttention.attend`; weights on the memory are not returned."""
         batch, _, steps = queries.size()[:3]

@@ -96,6 +96,11 @@ class SelfAttention(MultiheadBase):
         raise NotImplementedError(type(self).__name__)
 
     @property
+    def has_weights(self) -> bool:
+        """As in `MultiheadBase`: a mixture with what is not the whole output has none."""
+        return self.mixture is None or self.has_map
+
+    @property
     def stock(self) -> bool:
         """Whether fairseq's own arithmetic is used, which reads no `Context.mask`."""
         return False

@@ -112,6 +112,8 @@ class LearnedMix(MonitoredModule, FreshWeights, nn.Module):
 class SRformerAttention(SegmentedAttention):
     """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13)."""
 
+    covers = "a segment of the source; the recurrent term has no weights"
+
     @dataclass
     class Options(SegmentedAttention.Options):
         """Options of the recurrent term."""
@@ -181,6 +183,11 @@ class SRformerAttention(SegmentedAttention):
         self.norm, self.clamp = cfg.srformer_norm, cfg.srformer_clamp
         self.surrogate = cfg.srformer_surrogate == "piecewise"
         self.form = cfg.srformer_form
+
+    @property
+    def has_weights(self) -> bool:
+        """As in `MultiheadBase`: without the segmented term there are none."""
+        return self.local
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
