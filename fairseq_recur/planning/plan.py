@@ -143,7 +143,8 @@ def by_part(step: Trace, tokens: int) -> dict[str, float]:
     sums: Counter[str] = Counter()
     for operation in step.operations:
         sums[operation.part] += operation.flops
-    return {part: sums[part] / tokens for part in (*PARTS, OTHER) if sums[part]}
+    own = sums.keys() - {*PARTS, OTHER}
+    return {part: sums[part] / tokens for part in (*PARTS, *sorted(own), OTHER) if sums[part]}
 
 
 def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:

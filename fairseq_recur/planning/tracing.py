@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.planning.building import Built, Sample
 from fairseq_recur.planning.meta_tensors import on_one_device
 
@@ -30,7 +31,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "feed-forward": ("fc1", "fc2"),
     "output": ("output_projection", "adaptive_softmax", "projection"),
 }
-"""Names of a plan's parts, and the module names that belong to them; the first match counts."""
+"""Names of a plan's parts, and the module names that belong to them; the first match counts.
+
+What stands elsewhere and is added to fairseq's Transformer, such as a block-recurrent layer, is a
+part of its own, by the name of its slot.
+"""
 
 OTHER = "other"
 
@@ -89,6 +94,8 @@ class PartTracker:
             part = next((p for p, names in PARTS.items() if not words.isdisjoint(names)), None)
             if part is not None:
                 self.of_module[module] = part
+            elif isinstance(module, FreshWeights):
+                self.of_module.update(dict.fromkeys(module.modules(), module.slot))
         self.running: list[str] = []
         self.numbers: list[int] = []  # ascending
         self.parts: list[str] = []  # one per number

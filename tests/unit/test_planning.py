@@ -27,7 +27,7 @@ from fairseq_recur.planning.building import (
 )
 from fairseq_recur.planning.hardware import GPUS, Device, own_device, short_name
 from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
-from fairseq_recur.planning.plan import count_parameters
+from fairseq_recur.planning.plan import by_part, count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, _Saved, trace
 from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
@@ -135,6 +135,17 @@ def test_the_backward_pass_belongs_to_the_same_parts(arch: str) -> None:
     expected |= {"recurrence encoder"} if "biarn" in arch else set()
     assert counted.keys() == expected
     assert all(backward == 2 * forward for forward, backward in counted.values())
+
+
+@pytest.mark.parametrize("arch, own", [
+    ("rsa_xl_lm_tiny", set()), ("rsa_brt_lm_tiny", {"block-recurrent layer"}),
+    ("rsa_tlb_lm_tiny", {"latent bottleneck"}),
+])  # fmt: skip
+def test_what_a_memory_adds_is_a_part(arch: str, own: set[str]) -> None:
+    built = make(arch, "meta")
+    found = by_part(trace(built, sample(built, 3, 7, 5)), 1)
+    assert found.keys() == {"self-attention", "feed-forward", "output"} | own
+    assert list(found)[3:] == [*own]
 
 
 def test_checkpointed_activations_are_computed_twice_and_not_kept() -> None:
