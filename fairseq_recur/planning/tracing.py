@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
-from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.planning.building import Built, Sample
 from fairseq_recur.planning.meta_tensors import on_one_device
 
@@ -94,8 +93,8 @@ class PartTracker:
             part = next((p for p, names in PARTS.items() if not words.isdisjoint(names)), None)
             if part is not None:
                 self.of_module[module] = part
-            elif isinstance(module, FreshWeights):
-                self.of_module.update(dict.fromkeys(module.modules(), module.slot))
+            elif isinstance(slot := getattr(module, "slot", None), str):  # `modules.part`
+                self.of_module.update(dict.fromkeys(module.modules(), slot))
         self.running: list[str] = []
         self.numbers: list[int] = []  # ascending
         self.parts: list[str] = []  # one per number

@@ -142,7 +142,7 @@ def test_the_backward_pass_belongs_to_the_same_parts(arch: str) -> None:
     ("rsa_tlb_lm_tiny", {"latent bottleneck"}),
 ])  # fmt: skip
 def test_what_a_memory_adds_is_a_part(arch: str, own: set[str]) -> None:
-    built = make(arch, "meta")
+    built = build(arch, [], WORDS, WORDS, "fp32", "meta")
     found = by_part(trace(built, sample(built, 3, 7, 5)), 1)
     assert found.keys() == {"self-attention", "feed-forward", "output"} | own
     assert list(found)[3:] == [*own]
