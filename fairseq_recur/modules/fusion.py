@@ -110,8 +110,8 @@ class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.recurrence is None:
             raise ConfigError(
-                "the decoder reads a recurrence encoder, but got no encoder_out with "
-                '"recurrence_out"; give it the whole dictionary that the encoder returns'
+                "the decoder reads a recurrence encoder, but was called without the output of one; "
+                "give it the whole dictionary that the encoder returns"
             )
         residual = x
         if self.normalize_before:

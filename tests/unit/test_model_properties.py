@@ -393,7 +393,7 @@ def test_a_decoder_without_the_recurrence_encoders_output(make_model: Build, fus
     source, target = sentences([6, 6], "left"), targets(2, 4)
     stock = {"encoder_out": encode(model, source)["encoder_out"], "encoder_padding_mask": []}
     for found in (None, stock):
-        with pytest.raises(ConfigError, match='no encoder_out with "recurrence_out"; give it'):
+        with pytest.raises(ConfigError, match="without the output of one; give it"):
             model.decoder(target, found)
 
 
