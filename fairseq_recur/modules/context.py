@@ -12,7 +12,7 @@ from fairseq_recur.ops.padding import real_tokens_first
 if TYPE_CHECKING:
     from fairseq_recur.modules.segments import Segments
 
-Fact = TypeVar("Fact")
+Fact = TypeVar("Fact", Tensor, tuple[Tensor, Tensor])
 
 IncrementalState = dict[str, dict[str, Any]]
 """fairseq's, of a whole decoder: for each module what it keeps from step to step."""
@@ -193,14 +193,20 @@ class Context:
     def once(self, key: Hashable, make: Callable[[], Fact]) -> Fact:
         """What a part needs in every layer: made for the first of them, and handed to the others.
 
+        What a gradient flows through, such as a mask with T5's position bias, each layer makes for
+        itself: a layer whose activations are recomputed needs its graph again.
+
         Args:
             key: names what is made, with all that it depends on besides the batch; layers of
                 another width or dtype get their own
-            make: makes it, from no parameter: layers whose activations are recomputed ask again
+            make: makes it, a tensor or two
         """
-        if key not in self.shared:
-            self.shared[key] = make()
-        return self.shared[key]
+        if key in self.shared:
+            return self.shared[key]
+        made = make()
+        if not any(x.requires_grad for x in (made if isinstance(made, tuple) else (made,))):
+            self.shared[key] = made
+        return made
 
     @property
     def padding_mask(self) -> Tensor | None:

@@ -109,7 +109,7 @@ class LatentMemory(TextMemory):
             "since over the segments of a long text the state would grow until it overflows",
         )
 
-    of_positions, limit = False, "--latent-chunk"
+    limit = "--latent-chunk"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)

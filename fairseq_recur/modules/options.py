@@ -34,11 +34,13 @@ def option(
     Returns:
         a dataclass field
     """
-    metadata: dict[str, Any] = {"help": help, "of_model": of_model}
+    metadata: dict[str, Any] = {"help": help}
     if within is not None:
         metadata["within"] = within
     if needs is not None:
         metadata["needs"] = {name: tuple(values) for name, values in needs.items()}
+    if of_model:
+        metadata["of_model"] = True
     return field(default=default, metadata=metadata)
 
 

@@ -55,7 +55,7 @@ def host(
             "positive multiple of the heads"
         )
     every = {name: made for part in parts for name, made in declared(part).items()}
-    known = {name: made for name, made in every.items() if not made.metadata["of_model"]}
+    known = {name: made for name, made in every.items() if not made.metadata.get("of_model")}
     unknown = ", ".join(sorted(options.keys() - known.keys()))
     if unknown:
         raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")

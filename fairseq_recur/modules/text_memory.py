@@ -26,10 +26,10 @@ class TextMemory(StreamMemory):
         reach: number of positions that a position sees, itself included; None without a limit
     """
 
-    of_positions: ClassVar[bool] = True
-    """Whether attention maps read what it keeps."""
+    of_positions: ClassVar[bool] = False
+    """Whether attention maps read what it keeps, as of an `XLMemory`."""
 
-    limit: ClassVar[str] = "--memory-length"
+    limit: ClassVar[str]
     """The option that says how many positions are `visible`."""
 
     state_length = 0
@@ -117,6 +117,8 @@ class XLMemory(TextMemory):
             "each position sees as many positions as the memory is long, itself included, also "
             "within its segment; by default it sees all of its segment and all of the memory",
         )
+
+    of_positions, limit = True, "--memory-length"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, int(cfg.memory_length), reach(cfg, "decoder"))

@@ -253,7 +253,7 @@ def matrix_rows(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) -> Tensor:
-    """What leaves of a map the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
+    """The mask of all keys but the own position and those 1, 2, 4, ... away (Li et al. 2019).
 
     It is added to the scores: *mask*, and the lowest number at all other distances. In a decoder
     *mask* hides the later keys; without it a query sees both sides.

@@ -93,7 +93,7 @@ class PartTracker:
             part = next((p for p, names in PARTS.items() if not words.isdisjoint(names)), None)
             if part is not None:
                 self.of_module[module] = part
-            elif isinstance(slot := getattr(module, "slot", None), str):  # `modules.part`
+            elif isinstance(slot := getattr(module, "slot", None), str):  # a `FreshWeights`
                 self.of_module.update(dict.fromkeys(module.modules(), slot))
         self.running: list[str] = []
         self.numbers: list[int] = []  # ascending

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_recur.modules import directional, relative, self_attention, sparse_attention, xl
+from fairseq_recur.modules import directional, parts, relative, self_attention, sparse_attention, xl
 from fairseq_recur.modules.context import Padding, Source
 from fairseq_recur.modules.latent_bottleneck import LatentBottleneck
 from fairseq_recur.modules.recurrence_encoder import RecurrenceLayer
@@ -196,6 +196,21 @@ def test_what_a_map_needs_is_made_once(
     assert calls[made] == 1
     model.eval()(source[:, 1:], None, target)
     assert calls[made] == 2
+
+
+@pytest.mark.parametrize("name", parts.SELF_ATTENTION)
+def test_recomputed_layers_have_the_same_gradients(make_model: Build, name: str) -> None:
+    """Also those of T5's position bias, which is part of the mask that all layers get."""
+    flags = ["--encoder-layers", "3", "--encoder-self-attention", name]
+    found = []
+    for more in ([], ["--checkpoint-activations"]):
+        torch.manual_seed(1)
+        model = make_model("t5_small", *SMALL, *flags, *more).double()
+        model(sentences([9, 4, 6], "left"), None, targets(3, 7))[0].sum().backward()
+        found.append({n: p.grad for n, p in model.named_parameters()})
+    assert found[0].keys() == found[1].keys()
+    for parameter, gradient in found[0].items():
+        torch.testing.assert_close(found[1][parameter], gradient)
 
 
 @pytest.mark.parametrize("form", ["dense", "chunked"])
