@@ -17,7 +17,7 @@ from omegaconf import II
 from fairseq_recur.models.monitoring import MonitoringOptions
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
-from fairseq_recur.modules.options import declared, option
+from fairseq_recur.modules.options import declared, listed, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.stream_memory import SeriesMemory
 from fairseq_recur.modules.transformer_xl import TransformerXLOptions
@@ -48,7 +48,8 @@ class Slot:
         option: name of the option that chooses the part
         table: the parts by name, see `fairseq_recur.modules.parts`
         default: the part of a model without a preset
-        help: of the option
+        help: of the option, before the list of the parts
+        note: further help, after it
         further: choices besides the names in the table
         needs: the parts of another slot without which this one has no effect
         around: what stands around every part of the slot, and has options of its own
@@ -58,38 +59,35 @@ class Slot:
     table: dict[str, Any]
     default: str
     help: str
+    note: str = ""
     further: tuple[str, ...] = ()
     needs: Mapping[str, Sequence[str]] | None = None
     around: tuple[type, ...] = ()
 
     def field(self) -> DataclassField:
         """The option as a dataclass field."""
-        choices = [*self.further, *self.table]
-        return self.option, ChoiceEnum(choices), option(self.default, self.help, needs=self.needs)
+        choices = ChoiceEnum([*self.further, *self.table])
+        help = "; ".join(filter(None, (f"{self.help}: {listed(self.table)}", self.note)))
+        return self.option, choices, option(self.default, help, needs=self.needs)
 
 
 def self_attention_slots(side: str) -> list[Slot]:
     """The slots of one side's self-attention: its map, and what is mixed with the map."""
-    encoders = ""
-    if side == "encoder":
-        encoders = ", directional (Shen et al. 2018), prob_sparse (Zhou et al. 2021)"
     return [
         Slot(
             f"{side}_self_attention",
             parts.SELF_ATTENTION,
             "dot",
-            f"attention map of the {side}'s self-attention: dot (standard), relative (Shaw et al. "
-            f"2018), xl (Dai et al. 2019), log_sparse (Li et al. 2019){encoders}; the name of a "
-            "mixture, such as rsa, is short for dot with that mixture",
-            tuple(parts.MIXTURE),
+            f"attention map of the {side}'s self-attention",
+            "the name of a mixture, such as rsa, is short for dot with that mixture",
+            further=tuple(parts.MIXTURE),
         ),
         Slot(
             f"{side}_self_attention_mixture",
             parts.MIXTURE,
             parts.NONE,
-            f"matrix mixed with the {side}'s attention map: rsa (Huang et al. 2023), and for "
-            "comparison toeplitz, full_matrix",
-            (parts.NONE,),
+            f"matrix mixed with the {side}'s attention map",
+            further=(parts.NONE,),
         ),
     ]
 
@@ -103,24 +101,21 @@ def encoder_decoder_slots() -> list[Slot]:
             "cross_attention",
             parts.CROSS_ATTENTION,
             "dot",
-            "the decoder's attention over the encoder: dot (standard), srformer (Long et al. "
-            "2023), and for comparison segmented, xl, global",
+            "the decoder's attention over the encoder",
         ),
         Slot(
             "cross_attention_mixture",
             parts.CROSS_MIXTURE,
             parts.NONE,
-            "matrix mixed with the map of the cross-attention dot: rsa (Huang et al. 2023, "
-            "appendix D.2), by the distance of the target's position from the source's",
-            (parts.NONE,),
+            "matrix mixed with the map of the cross-attention dot",
+            further=(parts.NONE,),
         ),
         Slot(
             "recurrence",
             parts.RECURRENCE,
             parts.NONE,
-            "recurrence encoder (Hao et al. 2019): bidirectional RNN (birnn) or attentive "
-            "recurrent network (biarn)",
-            (parts.NONE,),
+            "recurrence encoder (Hao et al. 2019)",
+            further=(parts.NONE,),
             around=(RecurrenceEncoder,),
         ),
         Slot(
@@ -128,9 +123,7 @@ def encoder_decoder_slots() -> list[Slot]:
             parts.FUSION,
             "stack",
             "how the decoder joins its attention over the recurrence encoder with that over the "
-            "Transformer encoder: in a layer (stack, gated_sum; replace: the layer has no "
-            "attention over the latter), or for comparison before all layers, by concatenation of "
-            "the encoders' outputs (multicolumn, Chen et al. 2018; with an output per token)",
+            "Transformer encoder",
             needs={"recurrence": tuple(parts.RECURRENCE)},
         ),
     ]
@@ -144,12 +137,9 @@ def language_model_slots() -> list[Slot]:
             "decoder_memory",
             parts.MEMORY,
             parts.NONE,
-            "what a language model keeps of the segments of text before the present one: the "
-            "states of their last positions (xl, Dai et al. 2019), or in one layer a recurrent "
-            "state (block_recurrent, Hutchins et al. 2022), or a state between chunks, which the "
-            "layers read and write (latent, Didolkar et al. 2022); for --task "
-            "language_modeling_with_memory",
-            (parts.NONE,),
+            "what a language model keeps of the segments of text before the present one",
+            "for --task language_modeling_with_memory",
+            further=(parts.NONE,),
         ),
     ]
 

@@ -131,6 +131,8 @@ class BiARN(GatedRecurrence):
     number of tokens of each sentence (J in figure 5; ``--recurrence-steps -1``).
     """
 
+    about = "attentive recurrent network"
+
     @dataclass
     class Options(GatedRecurrence.Options):
         """Adds the options of the steps."""
@@ -151,6 +153,7 @@ class BiARN(GatedRecurrence):
         )
 
     keeps_length = False
+    quantities = {"step_distance": "distance of the first and last step's attention"}
     means = (*GatedRecurrence.means, "step_distance")
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:

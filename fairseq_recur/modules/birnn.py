@@ -20,6 +20,8 @@ class BiRNN(GatedRecurrence):
     real token, whichever side is padded.
     """
 
+    about = "bidirectional RNN"
+
     keeps_length = True
     networks: ClassVar[dict[str, type[nn.GRU] | type[nn.LSTM]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 

@@ -236,6 +236,8 @@ def connected(blocks: list[Tensor], x: Tensor, state: Tensor) -> Tensor:
 class BlockRecurrentMemory(XLMemory):
     """The state of a block-recurrent layer; the other layers have Transformer-XL's memory."""
 
+    about = "in one layer a recurrent state, Hutchins et al. 2022"
+
     @dataclass
     class Options(XLMemory.Options):
         """Adds those of the layer."""

@@ -91,6 +91,8 @@ class DotCrossAttention(CrossAttention):
     Without a mixture it is fairseq's own module. Around a T5 the scores are not scaled.
     """
 
+    about = "standard"
+
     mixable = True
 
     @dataclass

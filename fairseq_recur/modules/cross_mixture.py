@@ -27,6 +27,11 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
     counted in real tokens, so that padding on either side changes nothing.
     """
 
+    about = (
+        "Huang et al. 2023, appendix D.2; by the distance of the target's position from the "
+        "source's"
+    )
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, "decoder")
         self.slot, self.causal = "mixture of the cross-attention", False

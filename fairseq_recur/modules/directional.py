@@ -21,6 +21,8 @@ class DirectionalSelfAttention(SelfAttention):
     elements". It has no parameters of its own; the number of heads is even.
     """
 
+    about = "Shen et al. 2018; encoder only"
+
     sides = ("encoder",)
     fused = True
 

@@ -154,6 +154,8 @@ class StackFusion(LayerFusion):
     norm comes last, LN(D) is not D.
     """
 
+    about = "in a decoder layer, after its cross-attention"
+
     @dataclass
     class Options(LayerFusion.Options):
         """Adds how the fusion starts."""
@@ -163,6 +165,8 @@ class StackFusion(LayerFusion):
             "initial state of stack and gated_sum: open, as in the paper, or closed: the decoder "
             "starts out as if there were no fusion, and a learned factor opens it",
         )
+
+    quantities = {"opening": "factor of a fusion that started closed"}
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
@@ -187,6 +191,8 @@ class GatedSumFusion(StackFusion):
     (``--recurrence-gate`` vector or scalar).
     """
 
+    about = "in a decoder layer, beside its cross-attention"
+
     @dataclass
     class Options(StackFusion.Options):
         """Adds the kind of gate."""
@@ -195,6 +201,7 @@ class GatedSumFusion(StackFusion):
             "vector", "gate of the gated_sum: a value per channel, or one per position"
         )
 
+    quantities = {"fusion_gate": "fusion gate, share of the Transformer encoder"}
     means = ("fusion_gate",)
 
     def __init__(self, cfg: TransformerConfig) -> None:
@@ -230,6 +237,8 @@ class Replacement(LayerFusion):
     What Hao et al. 2019, section 4, tried: the recurrence encoder is all that the decoder reads.
     """
 
+    about = "in place of a layer's cross-attention"
+
     replaces = True
 
     @classmethod
@@ -264,6 +273,11 @@ class MultiColumn(FreshWeights, nn.Module):
     as the identity over H_e, so that a trained decoder finds its input unchanged, and
     Xavier-uniform over H_r. Where W is zero over H_r, H is H_e to the last bit.
     """
+
+    about = (
+        "for comparison, before all layers, Chen et al. 2018: concatenation of the encoders' "
+        "outputs; with an output per token"
+    )
 
     Options: ClassVar[type] = NoOptions
     slot = "recurrence"

@@ -89,6 +89,8 @@ class LatentBottleneck(FreshWeights, RecurrentBlocks):
 class LatentMemory(TextMemory):
     """The state of a latent bottleneck; no states of earlier positions are kept."""
 
+    about = "a state between chunks, which the layers read and write, Didolkar et al. 2022"
+
     @dataclass
     class Options:
         """Options of the bottleneck."""

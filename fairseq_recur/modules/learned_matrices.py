@@ -33,6 +33,8 @@ class ToeplitzMatrix(LagMixture):
     Lags beyond ``--learned-matrix-length`` have the entry 0.
     """
 
+    about = "for comparison: a learned value per lag"
+
     @dataclass
     class Options(LagMixture.Options):
         """Adds the length."""
@@ -76,6 +78,8 @@ class FullMatrix(Mixture):
     A position is counted in real tokens, so that padding changes nothing. Positions beyond
     ``--learned-matrix-length`` have the entry 0.
     """
+
+    about = "for comparison: a learned value per pair of positions"
 
     @dataclass
     class Options(Mixture.Options):

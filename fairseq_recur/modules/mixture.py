@@ -66,6 +66,11 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             "one by sequence length, as measured",
         )
 
+    quantities = {
+        "gate": "gate, share of the matrix in RSA",
+        "rem": "largest row sum of the recurrence encoding matrices",
+    }
+
     forms: ClassVar[tuple[str, ...]] = FORMS
     """The forms in which the product with this matrix can be computed."""
 

@@ -2,7 +2,8 @@
 
 A part has a dataclass ``Options`` whose fields are made by `option`. The model's flat
 configuration, its flags, its documentation and its checks are assembled from these classes, and
-a subclass of a part inherits them.
+a subclass of a part inherits them. What a part is stands in its attribute ``about``, for the help
+of the flag that chooses it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,15 @@ class NoOptions:
 def declared(part: Any) -> "dict[str, Field[Any]]":
     """The options of a part by name, inherited ones included."""
     return {f.name: f for f in fields(getattr(part, "Options", NoOptions))}
+
+
+def listed(table: Mapping[str, Any]) -> str:
+    """The parts of a slot for its help, each with what it says ``about`` itself.
+
+    A subclass does not say what its parent says.
+    """
+    said = {name: vars(part).get("about") for name, part in table.items()}
+    return ", ".join(f"{name} ({about})" if about else name for name, about in said.items())
 
 
 def unknown_choices(cfg: Any, options: "Mapping[str, Field[Any]]") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Mixins of the modules that a stock Transformer does not have."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ class MonitoredModule:
     all other updates, in evaluation, and when activation checkpointing recomputes a layer, the
     forward pass does what it would do without this class.
     """
+
+    quantities: ClassVar[Mapping[str, str]] = {}
+    """What the numbers are, by name, with their unit: the label of an axis."""
 
     means: tuple[str, ...] = ()
     """Names of the observed quantities; the log has the mean of each."""

@@ -25,6 +25,7 @@ from fairseq_recur.modules.fusion import (
 from fairseq_recur.modules.latent_bottleneck import LatentMemory
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.part import MonitoredModule
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.relative import RelativeSelfAttention
@@ -113,6 +114,17 @@ def layer_fusion(cfg: Any) -> type[LayerFusion] | None:
         return None
     part = FUSION[cfg.recurrence_fusion]
     return part if issubclass(part, LayerFusion) else None
+
+
+def quantities() -> dict[str, str]:
+    """What the parts log: the `MonitoredModule.quantities` of all, also from other packages."""
+
+    def below(module: type[MonitoredModule]) -> Iterator[type[MonitoredModule]]:
+        for each in module.__subclasses__():
+            yield each
+            yield from below(each)
+
+    return {k: text for part in below(MonitoredModule) for k, text in part.quantities.items()}
 
 
 def chosen_parts(cfg: Any) -> Iterator[tuple[str, Any]]:

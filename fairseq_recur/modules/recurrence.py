@@ -14,6 +14,8 @@ from fairseq_recur.modules.part import MonitoredModule
 from fairseq_recur.ops.padding import masked_mean
 from fairseq_recur.ops.precision import at_least_float32
 
+RECURRENT_NORM = {"recurrent_norm": "recurrent weights, RMS singular value"}
+
 SATURATED = 0.95
 """Absolute value of a state beyond which little of a gradient passes its tanh."""
 
@@ -77,6 +79,7 @@ class GatedRecurrence(Recurrence):
             "gru", "recurrent cell f of birnn and biarn"
         )
 
+    quantities = {**RECURRENT_NORM, "saturation": "share of saturated recurrent states"}
     means: tuple[str, ...] = ("saturation",)
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:

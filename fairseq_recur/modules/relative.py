@@ -45,6 +45,8 @@ class RelativePositions(FreshWeights, nn.Module):
 class RelativeSelfAttention(SelfAttention):
     """Attention whose keys and values know their distance (Shaw et al. 2018, eqs. 3-5)."""
 
+    about = "Shaw et al. 2018"
+
     @dataclass
     class Options:
         """Options of the relative positions."""

@@ -33,6 +33,8 @@ class RecurrenceEncodingMatrices(LagMixture):
     The matrix is "masked" in a decoder; in an encoder it is symmetric, "unmasked".
     """
 
+    about = "Huang et al. 2023"
+
     @dataclass
     class Options(LagMixture.Options):
         """Options of the matrices."""

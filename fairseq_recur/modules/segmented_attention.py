@@ -27,6 +27,8 @@ class SegmentedAttention(CrossAttention):
     The relatives of this part differ in `prepare` and `attend`.
     """
 
+    about = "for comparison: SRformer without recurrence"
+
     @dataclass
     class Options:
         """Options of the segments."""

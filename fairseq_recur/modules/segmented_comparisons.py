@@ -14,7 +14,7 @@ from fairseq_recur.modules.context import hiding
 from fairseq_recur.modules.layers import rnn_problems
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
-from fairseq_recur.modules.recurrence import recurrent_norm
+from fairseq_recur.modules.recurrence import RECURRENT_NORM, recurrent_norm
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention
 from fairseq_recur.modules.segments import Segments
 from fairseq_recur.ops.precision import at_least_float32
@@ -64,6 +64,7 @@ class SegmentRNNs(MonitoredModule, FreshWeights, nn.Module):
     """
 
     slot = "cross-attention"
+    quantities = RECURRENT_NORM
 
     def __init__(self, width: int, heads: int = 1) -> None:
         super().__init__()
@@ -92,6 +93,8 @@ class SegmentRNNs(MonitoredModule, FreshWeights, nn.Module):
 
 class XLAttention(MemoryAttention):
     """A memory of the previous segment's keys and values, as Transformer-XL's (Dai et al. 2019)."""
+
+    about = "for comparison: a memory of the previous segment"
 
     @dataclass
     class Options(SegmentedAttention.Options):
@@ -163,6 +166,8 @@ class GlobalAttention(MemoryAttention):
     "mean" is the published comparison system: the mean of a segment's keys and of its values.
     "transient" is LongT5's: the sum of a segment's states, normed, through the same projections.
     """
+
+    about = "for comparison: summaries of all segments"
 
     @dataclass
     class Options(SegmentedAttention.Options):

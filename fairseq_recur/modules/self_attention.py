@@ -210,6 +210,8 @@ class DotSelfAttention(SelfAttention):
     the scores are not scaled, and the mask holds the bias of the relative positions.
     """
 
+    about = "standard"
+
     fused = True
     reads_memory = True
 

@@ -51,6 +51,8 @@ class ProbSparseSelfAttention(SelfAttention):
     training the keys for the measure are drawn anew in each forward pass, by torch's generator.
     """
 
+    about = "Zhou et al. 2021; encoder or forecaster only"
+
     @dataclass
     class Options:
         """Options of ProbSparse."""
@@ -159,6 +161,8 @@ class LogSparseSelfAttention(SelfAttention):
 
     An encoder looks both ways, a decoder back.
     """
+
+    about = "Li et al. 2019"
 
     fused = True
     reads_memory = True

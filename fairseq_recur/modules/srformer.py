@@ -45,6 +45,11 @@ class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
     """
 
     slot = "cross-attention"
+    quantities = {
+        "spike": "share of the accumulate-and-fire neurons that fire",
+        "membrane": "membrane, mean (thresholds)",
+        "membrane_sd": "membrane, standard deviation (thresholds)",
+    }
     means = ("spike", "membrane")
     deviations = ("membrane",)
 
@@ -93,6 +98,7 @@ class LearnedMix(MonitoredModule, FreshWeights, nn.Module):
     """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at one half."""
 
     slot = "cross-attention"
+    quantities = {"sigma": "sigma, share of the segment in SRformer"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,6 +117,8 @@ class LearnedMix(MonitoredModule, FreshWeights, nn.Module):
 
 class SRformerAttention(SegmentedAttention):
     """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13)."""
+
+    about = "Long et al. 2023"
 
     covers = "a segment of the source; the recurrent term has no weights"
 

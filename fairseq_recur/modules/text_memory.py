@@ -105,6 +105,8 @@ class TextMemory(StreamMemory):
 class XLMemory(TextMemory):
     """Transformer-XL's memory: the last positions before a segment of text (Dai et al. 2019)."""
 
+    about = "the states of their last positions, Dai et al. 2019"
+
     @dataclass
     class Options:
         """Options of the memory's length."""

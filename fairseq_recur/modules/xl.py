@@ -60,6 +60,8 @@ class SinusoidalLags(FreshWeights, nn.Module):
 class XLSelfAttention(SelfAttention):
     """softmax(((Q + u) K^T + (Q + v) (W_r R)^T) / sqrt(D) + mask) V (Dai et al. 2019, 3.3)."""
 
+    about = "Dai et al. 2019"
+
     @dataclass
     class Options:
         """Options of the relative positions."""

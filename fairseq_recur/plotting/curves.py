@@ -1,14 +1,14 @@
 """Learning curves: one panel per quantity, one colour per run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import TrainingLog
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
-# The quantities with their units; fairseq's losses are to base 2.
+# The quantities of every training with their units; fairseq's losses are to base 2.
 QUANTITIES = {
     "loss": "loss (bits per target token)",
     "nll_loss": "negative log-likelihood (bits per target token)",
@@ -19,17 +19,6 @@ QUANTITIES = {
     "step_time": "time per update (ms)",
     "lr": "learning rate",
     "gnorm": "gradient norm",
-    "gate": "gate, share of the matrix in RSA",
-    "rem": "largest row sum of the recurrence encoding matrices",
-    "fusion_gate": "fusion gate, share of the Transformer encoder",
-    "sigma": "sigma, share of the segment in SRformer",
-    "spike": "share of the accumulate-and-fire neurons that fire",
-    "membrane": "membrane, mean (thresholds)",
-    "membrane_sd": "membrane, standard deviation (thresholds)",
-    "opening": "factor of a fusion that started closed",
-    "recurrent_norm": "recurrent weights, RMS singular value",
-    "saturation": "share of saturated recurrent states",
-    "step_distance": "distance of the first and last step's attention",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
 # Metrics that are logged per layer: gate_encoder_0, gate_encoder_1, ...
@@ -104,13 +93,19 @@ def _subset(metric: str, subsets: Sequence[str]) -> str:
     return max(found, key=len, default="")
 
 
-def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], x: str) -> Any:
+def draw(
+    runs: Sequence[tuple[str, TrainingLog]],
+    panels: dict[str, list[str]],
+    x: str,
+    of_parts: Mapping[str, str] | None = None,
+) -> Any:
     """Draw one panel per quantity. Each run has a colour; training is thin and dashed.
 
     Args:
         runs: (label, log)
         panels: from `choose_panels`
         x: "updates", "epoch" or "seconds"
+        of_parts: quantities that the model's parts log, with their units
 
     Returns:
         a matplotlib Figure
@@ -139,7 +134,7 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
                     which, style = number, LINES[number // len(COLOURS) % len(LINES)]
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
-        axes.set_ylabel(QUANTITIES.get(quantity, quantity))
+        axes.set_ylabel({**(of_parts or {}), **QUANTITIES}.get(quantity, quantity))
         plain_axes(axes)
         if axes.lines:
             add_legend(axes, fontsize=9 if len(axes.lines) <= 8 else 6)

@@ -20,7 +20,7 @@ from omegaconf import II
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
-from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting
+from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting, model_class
 from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class RegularLanguagesTask(FairseqTask):
         """
         sharing = "share_decoder_input_output_embed"
         if getattr(cfg, sharing, False):
-            arch = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+            arch, _ = model_class(cfg)
             if not getattr(MODEL_DATACLASS_REGISTRY.get(arch), sharing, False):
                 raise ConfigError(
                     f"{flag(sharing)}: the task regular_languages has {len(self.letters)} input "

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.config import encoder_decoder_slots
 from fairseq_recur.models.extending import SLOTS, add_part
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.parts import RECURRENCE
@@ -87,6 +88,12 @@ def test_hydra_takes_it(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -
         "optimization.max_update=1", "dataset.max_tokens=400", "dataset.num_workers=0",
     )  # fmt: skip
     assert "MinGRU" in log
+
+
+def test_the_help_says_what_it_is() -> None:
+    (slot,) = (slot for slot in encoder_decoder_slots() if slot.option == "recurrence")
+    help = slot.field()[2].metadata["help"]
+    assert "biarn (attentive recurrent network), min_gru (Feng et al. 2024)" in help
 
 
 def test_names_and_slots_are_looked_at() -> None:

@@ -12,6 +12,7 @@ from fairseq.logging import progress_bar
 
 from fairseq_recur.cli import main
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
+from fairseq_recur.modules.parts import quantities
 from fairseq_recur.plotting.curves import choose_panels, draw
 from tests.conftest import SEGMENTS, SMALL, TRAIN
 from tests.running import USER_DIR, saved_weights
@@ -165,7 +166,7 @@ def test_figures_of_several_runs(
     assert {name for names in panels.values() for name in names} == {f"train_{n}" for n in SHOWN}
     of_layers = ["train_membrane_decoder_0", "train_membrane_decoder_1"]
     assert choose_panels([watched.log], ["membrane"]) == {"membrane": of_layers}
-    figure = draw([("a", watched.log), ("b", watched.log)], panels, "updates")
+    figure = draw([("a", watched.log), ("b", watched.log)], panels, "updates", quantities())
     assert len(figure.axes) == len(families) + 1 == 11
     assert all(axes.get_ylabel() not in panels for axes in figure.axes), "each axis has a unit"
     spike = next(axes for axes in figure.axes if "fire" in axes.get_ylabel())

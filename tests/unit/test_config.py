@@ -19,9 +19,10 @@ from fairseq_recur.integration import loading
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.checkpoints import part_weights, rename_old_options
-from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots
+from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots, language_model_slots
 from fairseq_recur.models.model import RecurrentTransformerModel
-from fairseq_recur.modules.options import declared, without_effect
+from fairseq_recur.modules import parts
+from fairseq_recur.modules.options import declared, listed, without_effect
 from fairseq_recur.modules.parts import map_and_mixture
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from tests.conftest import (
@@ -93,6 +94,15 @@ def test_every_option_has_help_and_default() -> None:
         if option.name != "_name":
             assert option.metadata.get("help"), option.name
             assert option.default is not None or "Optional" in str(option.type), option.name
+
+
+def test_every_part_says_what_it_is() -> None:
+    """A subclass does not inherit it: the help would describe its parent."""
+    for slot in (*encoder_decoder_slots(), *language_model_slots()):
+        for name, part in slot.table.items():
+            assert f"{name} ({vars(part)['about']})" in slot.field()[2].metadata["help"]
+    parent = parts.RECURRENCE["biarn"]
+    assert listed({"a": parent, "b": type("B", (parent,), {})}) == f"a ({parent.about}), b"
 
 
 def test_every_option_of_the_stock_transformer_is_there() -> None:

@@ -16,6 +16,7 @@ from fairseq_recur.models import monitoring
 from fairseq_recur.models.monitoring import of_parameters, place, step_time
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.part import MonitoredModule
+from fairseq_recur.modules.parts import quantities
 from fairseq_recur.modules.recurrence import SATURATED
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops import naive
@@ -97,6 +98,19 @@ def test_every_preset_with_a_recurrent_part_has_numbers_of_its_own(
     assert bool(shown(line)) == bool(recurrent)
     kinds = {name.rsplit("_", 2)[0] for name in shown(line)}
     assert kinds == set().union(*(EXPECTED[part] for part in recurrent))
+    assert kinds <= quantities().keys(), "an axis without a unit"
+
+
+def test_every_part_says_what_it_observes() -> None:
+    parts: list[type[MonitoredModule]] = [MonitoredModule]
+    observed: set[str] = set()
+    for part in parts:
+        parts += part.__subclasses__()
+        names = {*part.means, *(f"{name}_sd" for name in part.deviations)}
+        declared = {name for each in part.__mro__ for name in vars(each).get("quantities", ())}
+        assert names <= declared, part
+        observed |= names
+    assert {"spike", "membrane_sd", "fusion_gate", "step_distance"} <= observed
 
 
 @pytest.mark.parametrize("arch", LANGUAGE_MODELS)

@@ -20,6 +20,7 @@ from fairseq_recur.modules.recurrence import Recurrence
 class MinGRU(Recurrence):
     """REC(H) with one output per token: (B, S, I) to (B, S, 2C)."""
 
+    about = "Feng et al. 2024"
     keeps_length = True
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
