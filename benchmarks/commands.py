@@ -12,8 +12,11 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from measuring import Report, Row, command_line, ratios, rounded, turns
+from command_lines import command_line
+from measuring import ratios, rounded, turns
+from reports import Report
 from systems import prepare, train_by_command
+from tables import Row
 
 SIZES = {
     "tiny": (

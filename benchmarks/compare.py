@@ -19,7 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measuring import Report, Row, command_line, ratios, turns
+from command_lines import command_line
+from measuring import ratios, turns
+from reports import Report
+from tables import Row
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = "fairseq_recur"

@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from command_lines import command_line, refuse_unused
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
 from gpu_usage import usage
-from measuring import Report, Row, Times, command_line, peak_mib, ratios, refuse_unused, rounded
+from measuring import Times, peak_mib, ratios, rounded
+from reports import Report
 from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, left_out, prepared
+from tables import Row
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)

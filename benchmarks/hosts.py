@@ -21,8 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from command_lines import command_line
 from fairseq.data import Dictionary
-from measuring import Report, command_line, in_turns, milliseconds, ratios, rounded
+from measuring import in_turns, milliseconds, ratios, rounded
+from reports import Report
 from systems import EXAMPLES, System
 
 from fairseq_recur.experiments.other_sets import write_binary

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from measuring import Report, Row, command_line
+from command_lines import command_line
+from reports import Report
+from tables import Row
 from torch import Tensor
 
 from fairseq_recur.ops.toeplitz import toeplitz_matrix

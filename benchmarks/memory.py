@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from measuring import command_line, record
+from command_lines import command_line
+from reports import record
 from systems import NOT_FROM_HERE
 
 from fairseq_recur.cli import main as fairseq_recur

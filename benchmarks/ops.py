@@ -25,20 +25,11 @@ from itertools import product
 from unittest.mock import patch
 
 import torch
-from measuring import (
-    KERNELS,
-    Report,
-    Row,
-    Run,
-    command_line,
-    failure,
-    in_turns,
-    milliseconds,
-    peak_mib,
-    rounded,
-    seconds,
-)
+from command_lines import command_line
+from measuring import Run, in_turns, milliseconds, peak_mib, rounded, seconds
 from op_cases import CASES, OTHER, Case, Form
+from reports import KERNELS, Report, failure
+from tables import Row
 from torch import Tensor
 
 from fairseq_recur.ops.triton import dispatch

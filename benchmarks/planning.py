@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from measuring import command_line, record, refuse_unused
+from command_lines import command_line, refuse_unused
+from reports import record
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.cli import build_parser

@@ -7,8 +7,11 @@ operations that are not listed.
 
 from typing import Any
 
-from measuring import Report, Row, command_line, synchronise
+from command_lines import command_line
+from measuring import synchronise
+from reports import Report
 from systems import FLAGS, System, add_models, add_text, flags_of, prepared
+from tables import Row
 from torch.profiler import profile
 
 Times = dict[str, tuple[float, int]]

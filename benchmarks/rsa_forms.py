@@ -9,8 +9,10 @@ import argparse
 from argparse import Namespace
 
 import torch
+from command_lines import command_line
 from fairseq.models.transformer import TransformerConfig
-from measuring import Report, Run, command_line, in_turns, milliseconds
+from measuring import Run, in_turns, milliseconds
+from reports import Report
 
 import fairseq_recur  # noqa: F401  (applies the compatibility layer to fairseq)
 from fairseq_recur.models.config import encoder_decoder_config

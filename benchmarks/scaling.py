@@ -20,7 +20,9 @@ from pathlib import Path
 
 import decoding
 import training
-from measuring import Report, command_line, ratios, refuse_unused, rounded, turns
+from command_lines import command_line, refuse_unused
+from measuring import ratios, rounded, turns
+from reports import Report
 from systems import TARGET_SHARE, add_models, flags_of, parse_name, prepared, train_by_command
 
 UNUSED = {

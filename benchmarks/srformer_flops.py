@@ -9,7 +9,7 @@ explains their letters.
 import json
 
 import srformer_counts as counts
-from measuring import command_line
+from command_lines import command_line
 from srformer_counts import Model
 
 from fairseq_recur.files import write_text

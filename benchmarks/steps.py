@@ -13,8 +13,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from measuring import Report, Row, Run, command_line, in_turns, milliseconds, ratios, rounded
+from command_lines import command_line
+from measuring import Run, in_turns, milliseconds, ratios, rounded
+from reports import Report
 from rsa_forms import WIDTH, build
+from tables import Row
 from torch import Tensor
 
 from fairseq_recur.modules.context import Context

@@ -14,8 +14,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from command_lines import command_line
 from gpu_usage import usage
-from measuring import Report, Row, Times, command_line, peak_mib, ratios, rounded
+from measuring import Times, peak_mib, ratios, rounded
+from reports import Report
 from systems import (
     FLAGS,
     SHARED,
@@ -27,6 +29,7 @@ from systems import (
     prepared,
     tokens_of,
 )
+from tables import Row
 
 from fairseq_recur.planning.building import build, sample
 from fairseq_recur.planning.tracing import trace

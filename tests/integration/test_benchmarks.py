@@ -97,7 +97,7 @@ def test_times_in_turns(bench: Any) -> None:
 
 def test_what_fails_has_a_row_and_the_others_are_measured(bench: Any, tmp_path: Path) -> None:
     """The file has what is known after each round."""
-    measuring, file, seen = bench("measuring"), tmp_path / "x.json", []
+    file, seen = tmp_path / "x.json", []
 
     def good() -> None:
         seen.append(len(json.loads(file.read_text())["rows"]) if file.exists() else 0)
@@ -105,7 +105,7 @@ def test_what_fails_has_a_row_and_the_others_are_measured(bench: Any, tmp_path: 
     def bad() -> None:
         raise MemoryError("CUDA out of memory.\nTried\nto allocate | 2 GiB")
 
-    report = measuring.Report(file)
+    report = bench("reports").Report(file)
     with report.attempt(source=9, system="unknown"):
         raise KeyError("no such architecture")
     names = report.add_in_turns(
@@ -148,12 +148,12 @@ def test_a_form_that_fails_leaves_the_others_their_times(
 
 def test_results_say_that_kernels_were_off(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    command = bench("measuring").provenance()["command"]
-    monkeypatch.setenv(bench("measuring").KERNELS, "0")
-    assert bench("measuring").provenance()["command"] == f"FAIRSEQ_RECUR_TRITON=0 {command}"
-    monkeypatch.delenv(bench("measuring").KERNELS)
+    command = bench("reports").provenance()["command"]
+    monkeypatch.setenv(bench("reports").KERNELS, "0")
+    assert bench("reports").provenance()["command"] == f"FAIRSEQ_RECUR_TRITON=0 {command}"
+    monkeypatch.delenv(bench("reports").KERNELS)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # without it, there may be other threads
-    assert bench("measuring").provenance()["command"] == f"OMP_NUM_THREADS=2 {command}"
+    assert bench("reports").provenance()["command"] == f"OMP_NUM_THREADS=2 {command}"
 
 
 def test_the_commit_of_a_copy_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +230,12 @@ def test_tables_have_the_shares_that_were_measured(bench: Any) -> None:
 
 
 def test_numbers_in_tables_and_reports(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    measuring, tables = bench("measuring"), bench("tables")
-    assert measuring.spread([1.234, 1.0, 2.0]) == "1.23 (1.00–2.00)"
-    assert measuring.spread([1.234, 1.0, 2.0], 1) == "1.2 (1.0–2.0)"
+    tables = bench("tables")
+    assert tables.spread([1.234, 1.0, 2.0]) == "1.23 (1.00–2.00)"
+    assert tables.spread([1.234, 1.0, 2.0], 1) == "1.2 (1.0–2.0)"
     rows = [["name", "ms"], ["a", "1.0 (0.9–1.1)"], ["b", "20"]]
     assert tables.markdown(rows).splitlines()[1] == "| --- | ---: |"
-    report = measuring.Report(None)
+    report = bench("reports").Report(None)
     report.add({"op": "rsa", "length": 8, "forms": {"dense": {"ms": [1.0], "peak_mib": 0.5}}})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "op rsa  length 8"
