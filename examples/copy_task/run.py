@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
     def check(left: Sequence[CopyRun]) -> None:
         for run in left:
-            samples.write(run.data, run.length, run.samples)
+            samples.write(run.data, run.form, run.length, run.samples)
         check_cells(left)
 
     def report() -> str:

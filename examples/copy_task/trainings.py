@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, log
 from pathlib import Path
 
-from samples import PERIOD
+from samples import HELD_OUT, PERIOD, possible
 
 from fairseq_recur.errors import refuse
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
@@ -25,9 +25,13 @@ OF_BATCH = ("--batch-size", "--max-sentences", "--max-tokens", "--update-freq")
 WITHOUT_RSA = "without a system in SYSTEMS that has RSA's matrices"
 COUNTED = f"UPDATES are counted in batches of {BATCH} samples; leave it out"
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
+CRITERION = {
+    "tile": "--criterion label_smoothed_cross_entropy --label-smoothing 0 --report-accuracy "
+    f"--ignore-prefix-size {PERIOD}",
+    "duplicate": "--criterion copied_cross_entropy",
+}
 TRAINING = (
-    "--task language_modeling --criterion label_smoothed_cross_entropy --label-smoothing 0 "
-    f"--report-accuracy --ignore-prefix-size {PERIOD} --optimizer adamw_fused "
+    "--task language_modeling {criterion} --optimizer adamw_fused "
     f"--lr-scheduler fixed --batch-size {BATCH} --required-batch-size-multiple 1 "
     "--num-workers 0 --no-epoch-checkpoints --log-format json --log-interval 50"
 )
@@ -37,6 +41,7 @@ TRAINING = (
 class Settings:
     """The environment variables, in capitals there; README.md explains them."""
 
+    form: str = setting("tile", choices=list(CRITERION))
     lengths: list[int] = setting(
         [128, 256, 384, 512], f"whole numbers, at least {PERIOD + 1}", least=PERIOD + 1
     )
@@ -76,10 +81,21 @@ def read_settings() -> Settings:
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
+    short = [n for n in settings.lengths if 2 * most(settings) > possible(settings.form, n)]
+    if short:
+        problems.append(
+            f"FORM={settings.form} with LENGTHS={' '.join(map(str, short))} has too few different "
+            f"samples for SAMPLES={max(settings.samples)}; give fewer, or a larger length"
+        )
     if not any("rsa" in system for system in settings.systems):
         problems += without_effect(dict.fromkeys(("DILATIONS", "GATE"), WITHOUT_RSA))
     refuse("variables that cannot be used", problems)
     return settings
+
+
+def most(settings: Settings) -> int:
+    """Return the largest number of samples that are drawn, those of the validation included."""
+    return max(samples + min(HELD_OUT, samples) for samples in settings.samples)
 
 
 @dataclass(frozen=True)
@@ -87,11 +103,13 @@ class CopyRun(GridRun):
     """The training of a system; a longer one continues a shorter one.
 
     Attributes:
+        form: "tile" or "duplicate", as in `samples`
         length: tokens of a sample
         samples: of the training set
         rate: the learning rate of the first epochs
     """
 
+    form: str
     length: int
     samples: int
     rate: float
@@ -126,9 +144,11 @@ class CopyRun(GridRun):
     def losses(self, updates: int) -> list[tuple[int, float]]:
         """Return (updates, nats for each copied symbol) in training, up to some updates.
 
-        fairseq logs bits, divided by all symbols of the batch, also those without a loss.
+        The log has bits. In `tile`, fairseq's criterion has divided them by all symbols of the
+        batch, also by those without a loss.
         """
-        scale = log(2) * self.length / (self.length - PERIOD)
+        divided = self.length / (self.length - PERIOD) if self.form == "tile" else 1
+        scale = log(2) * divided
         points = training_log(self).curve("train_loss")
         return [(at, scale * bits) for at, bits in points if at <= updates]
 
@@ -139,6 +159,7 @@ def copy_runs(settings: Settings, work: Path) -> Iterator[CopyRun]:
     sizes = [word for n in ("embed", "input", "output") for word in (f"--decoder-{n}-dim", width)]
     sizes += ["--decoder-ffn-embed-dim", str(4 * settings.width)]
     matrices = ["--rsa-dilations", settings.dilations, f"--rsa-gate-init={settings.gate}"]
+    training = TRAINING.format(criterion=CRITERION[settings.form])
     device = ["--cpu"] if settings.device == "cpu" else []
     for seed in settings.seeds:
         for length in sorted(settings.lengths):
@@ -147,11 +168,13 @@ def copy_runs(settings: Settings, work: Path) -> Iterator[CopyRun]:
                     flags = ["--arch", system, *MODEL.split(), *sizes]
                     flags += LATENT if "tlb" in system else ["--recurrent-block"]
                     flags += [str(settings.chunk), *(matrices if "rsa" in system else [])]
-                    flags += [*TRAINING.split(), "--tokens-per-sample", str(length)]
+                    flags += [*training.split(), "--tokens-per-sample", str(length)]
                     flags += [*device, "--seed", str(seed), *shlex.split(settings.options)]
                     epochs = ceil(settings.updates / ceil(samples / BATCH))
                     row = f"length{length}_samples{samples}"
+                    if settings.form != "tile":
+                        row = f"{settings.form}_{row}"
                     yield CopyRun(
-                        work, row, system, seed, tuple(flags), epochs, length, samples,
-                        settings.rate,
+                        work, row, system, seed, tuple(flags), epochs, settings.form, length,
+                        samples, settings.rate,
                     )  # fmt: skip

@@ -69,7 +69,7 @@ def miniature(
 def test_samples_repeat_ten_symbols(modules: Callable[[str], Any], tmp_path: Path) -> None:
     """All of them are different, also in validation, and fairseq reads each as a block."""
     samples = modules("samples")
-    samples.write(tmp_path / "data", 24, 20)
+    samples.write(tmp_path / "data", "tile", 24, 20)
     words = Dictionary.load(str(tmp_path / "data" / "dict.txt"))
     assert words.symbols[words.nspecial :] == samples.SYMBOLS
     begins = set()
@@ -85,7 +85,19 @@ def test_samples_repeat_ten_symbols(modules: Callable[[str], Any], tmp_path: Pat
             assert re.fullmatch(r"(\d{10}\|)\1\d\d", text) and text[22:] == text[:2]
             begins.add(text[:10])
     assert len(begins) == 40
-    assert numpy.array_equal(samples.draw(5, 24), samples.draw(9, 24)[:5])
+    assert numpy.array_equal(samples.draw("tile", 5, 24), samples.draw("tile", 9, 24)[:5])
+
+
+def test_the_other_samples_repeat_a_sequence_once(modules: Callable[[str], Any]) -> None:
+    """Of 6 to 10 symbols where a sample has 24; the separator fills the rest."""
+    samples = modules("samples")
+    rows = samples.draw("duplicate", 200, 24)
+    texts = ["".join(samples.SYMBOLS[place] for place in row) for row in rows]
+    copies = [re.fullmatch(r"(\d{6,10})\|\1\|+", text) for text in texts]
+    assert all(copies) and {len(text) for text in texts} == {24} and len({*texts}) == 200
+    assert {len(copy[1]) for copy in copies} == {6, 7, 8, 9, 10}
+    assert numpy.array_equal(samples.draw("duplicate", 50, 24), rows[:50])
+    assert [samples.possible("duplicate", n) for n in (12, 24)] == [11_000, 11_111_000_000]
 
 
 @pytest.mark.slow
@@ -187,6 +199,11 @@ def test_wrong_settings_are_refused(
         f"- {given}: has no effect without a system in SYSTEMS that has RSA's matrices; unset it"
         for given in ("DILATIONS=3,6,9,12", "GATE=1")
     ]
+    assert miniature(FORM="duplicate", LENGTHS="12 24", SAMPLES="6400 12800") == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "- FORM=duplicate with LENGTHS=12 has too few different samples for SAMPLES=12800; give "
+        "fewer, or a larger length"
+    ]
     assert miniature("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 
@@ -209,17 +226,18 @@ def test_every_command_is_one_of_fairseq(modules: Callable[[str], Any]) -> None:
     assert not any("--cpu" in run.flags for run in on_gpu)
 
 
+@pytest.mark.parametrize("form", ["tile", "duplicate"])
 def test_a_training_in_miniature(
-    modules: Callable[[str], Any], cli: Callable[..., str], tmp_path: Path
+    modules: Callable[[str], Any], cli: Callable[..., str], tmp_path: Path, form: str
 ) -> None:
     """Its first loss is that of guessing among 15 symbols, so only the copies count."""
     samples, trainings = modules("samples"), modules("trainings")
     settings = trainings.Settings(
-        lengths=[24], samples=[32], systems=["rsa_brt_lm"], updates=3, width=16, chunk=8,
+        form=form, lengths=[24], samples=[32], systems=["rsa_brt_lm"], updates=3, width=16, chunk=8,
         options="--log-interval 1",
     )  # fmt: skip
     (run,) = trainings.copy_runs(settings, tmp_path)
-    samples.write(run.data, run.length, run.samples)
+    samples.write(run.data, run.form, run.length, run.samples)
     words = run.argv("train")
     assert words[-2] == "--log-file"  # what a process writes there is returned here
     out = cli("train", *words[1:-2], "--user-dir", USER_DIR)
