@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fairseq.models import MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import DictConfig, open_dict
 
@@ -139,14 +140,50 @@ def filter_indices_by_size(select: Function, self: Any, *args: Any, **kwargs: An
 def build_multilingual_model(
     build: Function, self: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
-    """Refuse a model for one pair of languages with fairseq's own error.
+    """Refuse a model for one pair of languages.
 
     fairseq first compares options of the task with options that such a model, whose
     configuration is a dataclass, does not have.
     """
-    if isinstance(args, DictConfig) and "lang_pairs" not in args:
-        raise ValueError("MultilingualTranslationTask requires a FairseqMultiModel architecture")
+    refuse_one_pair("multilingual_translation", args)
     return build(self, args, *rest, **named)
+
+
+@extend(
+    "fairseq.tasks.semisupervised_translation:SemisupervisedTranslationTask.build_model",
+    "models of several languages",
+)
+def build_semisupervised_model(
+    build: Function, self: Any, args: Any, *rest: Any, **named: Any
+) -> Any:
+    """Refuse a model for one pair of languages before it is built."""
+    refuse_one_pair("semisupervised_translation", args)
+    return build(self, args, *rest, **named)
+
+
+def refuse_one_pair(task: str, args: Any) -> None:
+    """Raise ConfigError if these are not the options of a model for several pairs of languages."""
+    if isinstance(args, DictConfig) and "lang_pairs" not in args:
+        raise ConfigError(
+            f"--task {task} needs a model for several pairs of languages, such as --arch "
+            f"multilingual_transformer, found {args.get('_name')}; train this one with --task "
+            "translation_multi_simple_epoch"
+        )
+
+
+@extend(
+    "fairseq.tasks.sentence_prediction:SentencePredictionTask.build_model",
+    "models that classify",
+)
+def build_classifier(build: Function, self: Any, cfg: Any, *rest: Any, **named: Any) -> Any:
+    """Refuse a model without heads that classify: fairseq would look for them after building it."""
+    kind = MODEL_REGISTRY.get(getattr(cfg, "_name", None))
+    if kind is not None and kind.__module__.startswith("fairseq_recur."):
+        raise ConfigError(
+            "--task sentence_prediction needs a model that classifies, such as --arch bart_base, "
+            f"found {cfg._name}; train this one with --task translation, to write the class"
+        )
+    return build(self, cfg, *rest, **named)
 
 
 @extend(

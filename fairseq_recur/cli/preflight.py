@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq import options, utils
@@ -64,6 +65,7 @@ def check(command: str, argv: Sequence[str]) -> None:
         raise ConfigError(f"{command}: unknown argument {word!r}{hint}")
     if command in ("train", "validate") and args.max_tokens is None and args.batch_size is None:
         raise ConfigError(f"{command} needs a batch size: give --max-tokens N or --batch-size N")
+    check_unread(command, args)
     check_names(args)
     check_data(command, args)
     check_checkpoints(command, args)
@@ -87,6 +89,22 @@ def check_architecture(argv: Sequence[str]) -> None:
             f"unknown architecture {name!r}{suggestion(name, ARCH_MODEL_REGISTRY)}; "
             "see `fairseq-recur train --list`"
         )
+
+
+def check_unread(command: str, args: argparse.Namespace) -> None:
+    """Raise ConfigError for an option with which fairseq would do something else than it says."""
+    if command == "train" and args.write_checkpoints_asynchronously and not find_spec("iopath"):
+        raise ConfigError(
+            "--write-checkpoints-asynchronously needs the package iopath, and none is installed: "
+            "nothing would be trained; install it, or leave the option out"
+        )
+    if command == "interactive" and args.lm_path:
+        raise ConfigError(
+            f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
+            "generate"
+        )
+    if command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
+        raise ConfigError(f"--path {args.path}: eval-lm reads one checkpoint; give one")
 
 
 def check_names(args: argparse.Namespace) -> None:
@@ -127,7 +145,7 @@ def check_data(command: str, args: argparse.Namespace) -> None:
                 f"no data folder {folder} ({os.path.abspath(folder)}); expected the --destdir "
                 f"of {PREPROCESS}"
             )
-    if translation:
+    if translation and hasattr(args, "source_lang"):  # back-translation has other files
         check_translation_data(command, args, folders)
 
 

@@ -201,7 +201,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             inner_states.append(x)
             if weights is not None and index == wanted:
                 attention = weights.float().to(x)[:alignment_heads].mean(dim=0)
-                if self.training and not stock:
+                if alignment_layer is not None and not stock:
                     # fairseq's alignment loss takes the logarithm. Outside the segment that a query
                     # reads the weights are 0, and those of a mixture may be negative.
                     attention = attention.clamp(min=torch.finfo(x.dtype).tiny)

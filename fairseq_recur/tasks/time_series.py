@@ -84,6 +84,11 @@ class TimeSeriesConfig(FairseqDataclass):
         "order of the training windows: sequential, as Huang et al. train all models, "
         "or shuffled anew in each epoch",
     )
+    drop_last_batch: bool = option(
+        False,
+        "leave out the last batch of every split if it has fewer windows than --batch-size, as the "
+        "code of Zhou et al. 2021 does, also in the test part",
+    )
 
 
 class WindowDataset(RowDataset):
@@ -112,6 +117,7 @@ class WindowDataset(RowDataset):
         super().__init__(numpy.full(last - first - lengths[1] + 1, sum(lengths)), shuffled)
         self.values, self.features, self.first, self.number = values, features, first, number
         self.input, self.horizon = lengths
+        self.multiple = 1
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """Build a batch.
@@ -140,8 +146,13 @@ class WindowDataset(RowDataset):
         }
 
     def ordered_indices(self) -> Sizes:
-        """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
-        return numpy.random.permutation(len(self)) if self.shuffled else numpy.arange(len(self))
+        """Return the indices in the order of the batches; fairseq seeds numpy before the call.
+
+        Their number is a multiple of ``multiple``; the last ones are left out.
+        """
+        count = len(self)
+        order = numpy.random.permutation(count) if self.shuffled else numpy.arange(count)
+        return order[: count - count % self.multiple]
 
 
 @register_task("time_series_forecasting", dataclass=TimeSeriesConfig)
@@ -296,8 +307,10 @@ class TimeSeriesTask(FairseqTask):
 
         Raises:
             ConfigError: of training, where the model has a memory, and no batch would continue the
-                one before, or the order is another
+                one before, or the order is another; or only the last batch is left, and dropped
         """
+        if self.cfg.drop_last_batch and isinstance(dataset, WindowDataset):
+            dataset.multiple = self.whole_batch(dataset, kwargs.get("max_sentences"))
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and not iterator.disable_shuffling:
@@ -313,6 +326,21 @@ class TimeSeriesTask(FairseqTask):
             if problem:
                 logger.warning(problem)
         return iterator
+
+    def whole_batch(self, windows: WindowDataset, size: int | None) -> int:
+        """Return the number of windows in a batch that ``--drop-last-batch`` keeps.
+
+        Raises:
+            ConfigError: it is not given, or the split has fewer
+        """
+        if size is None:
+            raise ConfigError("--drop-last-batch needs --batch-size; give it, or leave it out")
+        if size > len(windows):
+            raise ConfigError(
+                f"--drop-last-batch: {SPLITS[windows.number]} has {len(windows)} windows, fewer "
+                f"than a batch of {size}, so that none is left; give a smaller --batch-size"
+            )
+        return size
 
     def memory_problem(self, windows: int, processes: int) -> str:
         """Return why a memory stays empty: the next batch begins beyond what it holds; or "".

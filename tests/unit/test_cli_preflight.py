@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -177,6 +178,15 @@ def test_only_the_default_format_is_read(data: Path, monkeypatch: pytest.MonkeyP
     passes("train", [data, *TRAIN, "--dataset-impl", "raw"], monkeypatch)
 
 
+def test_back_translation_has_no_pair_of_files(data: Path, tmp_path: Path) -> None:
+    """It has no --source-lang either; its folder is checked."""
+    args = Namespace(task="online_backtranslation", data=str(data))
+    preflight.check_data("train", args)
+    args.data = str(tmp_path / "none")
+    with pytest.raises(ConfigError, match="no data folder"):
+        preflight.check_data("train", args)
+
+
 def test_languages_and_subsets_are_checked(
     data: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +212,18 @@ def test_checkpoints(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture
     assert wanted in error_of(
         ["train", data, *TRAIN, "--finetune-from-model", folder / "x.pt"], capsys
     )
+
+
+def test_what_fairseq_would_ignore_is_refused(
+    data: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    words = ["train", data, *TRAIN, "--write-checkpoints-asynchronously"]
+    assert "needs the package iopath, and none is installed" in error_of(words, capsys)
+    words = ["interactive", data, "--path", checkpoint, "--lm-path", checkpoint]
+    assert f"--lm-path {checkpoint}: interactive reads no language" in error_of(words, capsys)
+    words = ["eval-lm", data, "--path", f"{checkpoint}:{checkpoint}"]
+    assert "eval-lm reads one checkpoint; give one" in error_of(words, capsys)
 
 
 def test_interactive_input(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:

@@ -14,6 +14,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, build_model
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.semisupervised_translation import SemisupervisedTranslationTask
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
 from tests.conftest import SMALL
@@ -71,9 +73,8 @@ def test_a_task_with_options_of_the_old_kind(
 
 
 @pytest.mark.parametrize("kind", [MultilingualTranslationTask, SemisupervisedTranslationTask])
-def test_a_task_for_other_models_says_what_it_says_to_stock_models(
-    kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_for_several_pairs_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one error that says what to do. The stock model gets fairseq's own."""
     words = words_of_the_tests()
     for name in ("source_dictionary", "target_dictionary"):
         monkeypatch.setattr(kind, name, words)
@@ -81,15 +82,27 @@ def test_a_task_for_other_models_says_what_it_says_to_stock_models(
         MultilingualTranslationTask: "multilingual_translation",
         SemisupervisedTranslationTask: "semisupervised_translation",
     }[kind]
-    for arch in ("transformer", "transformer_biarn_tiny"):
+    refusals = {
+        "transformer": f"^{kind.__name__} requires a FairseqMultiModel arch",
+        "transformer_biarn_tiny": f"--task {task} needs a model for several pairs .*, found "
+        "transformer_biarn_tiny; train this one with --task translation_multi_simple_epoch",
+    }
+    for arch, said in refusals.items():
         flags = ["data", "--task", task, "--arch", arch, "--lang-pairs", "a-b", *SMALL]
         cfg = convert_namespace_to_omegaconf(
             options.parse_args_and_arch(options.get_training_parser(), flags)
         )
         cfg.task.lang_pairs = ["a-b"]  # as the task's own preparation does
         made = kind(cfg.task, {"a": words, "b": words}, training=True)
-        with pytest.raises(ValueError, match=f"^{kind.__name__} requires a FairseqMultiModel arch"):
+        with pytest.raises(ValueError, match=said):
             made.build_model(cfg.model)
+
+
+def test_a_model_without_classes_is_refused() -> None:
+    made = SentencePredictionTask(SimpleNamespace(), words_of_the_tests(), None)
+    cfg = OmegaConf.create({"_name": "srformer_bart_base"})
+    with pytest.raises(ConfigError, match="a model that classifies, .*, found srformer_bart_base;"):
+        made.build_model(cfg)
 
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "encoder_embed_dim": 16}

@@ -127,6 +127,8 @@ def test_alignment_loss(make_model: Build, arch: str, flags: list[str]) -> None:
         gradients.append(model.decoder.layers[-1].encoder_attn.q_proj.weight.grad.clone())
     assert all(0 < float(value) < 400 for value in logged)
     assert not torch.equal(*gradients)
+    _, _, log = AlignmentCriterion(task, False, 0.1, 1.0)(model.eval(), sample)
+    assert 0 < float(log["alignment_loss"]) < 400, "in validation"
 
 
 @pytest.mark.parametrize("flag", ["", "--cross-attention-fused", "--cross-attention-mixture=rsa"])

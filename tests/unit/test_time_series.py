@@ -179,6 +179,25 @@ def test_order_of_the_windows(tmp_path: Path, order: str) -> None:
         made.get_batch_iterator(made.dataset("train"), max_sentences=8)
 
 
+@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
+    """Of each split: with 105 and 37 windows, batches of 8 leave out 1 and 5."""
+    series = write_series(tmp_path / "x.csv")
+    made = task(series, window_order=order, drop_last_batch=True)
+    for split, left in (("train", 104), ("valid", 32)):
+        made.load_dataset(split)
+        windows = made.dataset(split)
+        batches = made.get_batch_iterator(windows, max_sentences=8)
+        drawn = [batch["id"].tolist() for batch in batches.next_epoch_itr()]
+        assert {*map(len, drawn)} == {8} and len({*sum(drawn, [])}) == left
+        if order == "sequential" or split == "valid":
+            assert sum(drawn, []) == list(range(left))
+    with pytest.raises(ConfigError, match="valid has 37 windows, fewer than a batch of 40"):
+        made.get_batch_iterator(made.dataset("valid"), max_sentences=40)
+    with pytest.raises(ConfigError, match="--drop-last-batch needs --batch-size"):
+        made.get_batch_iterator(made.dataset("valid"), max_tokens=400)
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
