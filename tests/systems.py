@@ -71,6 +71,8 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "coverage": "--recurrence-coverage --recurrence-steps 5 --recurrence-layers 2".split(),
     "encoder-input": ["--recurrence-input", "encoder"],
     "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
+    "half-width": "--recurrence-width half --recurrence-layers 2".split(),
+    "projected": "--recurrence-width projected --recurrence-fusion gated_sum".split(),
     "replace": ["--recurrence-fusion", "replace"],
     "multicolumn": "--recurrence-fusion multicolumn --recurrence-steps -1".split(),
     "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
@@ -102,6 +104,7 @@ OWN_VARIANTS: dict[str, dict[str, list[str]]] = {
             "--recurrence-positions --cross-attention segmented --segment-size 3 --target-length 7"
         ).split(),
         "encoder-input": ["--recurrence-input", "encoder"],
+        "half-width": ["--recurrence-width", "half"],
     },
     # The tests' sentences are shorter than its dilation.
     "rsa_codet5_small": {"default": ["--rsa-dilations", "2"]},

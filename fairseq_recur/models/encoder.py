@@ -21,8 +21,8 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
 
     To fairseq's output dictionary it adds ``source``, [a `Source` for the decoder's layers], and,
     unless the outputs of the two encoders are joined as the columns of ``encoder_out``,
-    ``recurrence_out``, [states (L', B, 2C)], and ``recurrence_padding_mask``, [mask (B, L')] or []
-    if there is nothing to mask.
+    ``recurrence_out``, [states (L', B, 2C or C)], and ``recurrence_padding_mask``, [mask (B, L')]
+    or [] if there is nothing to mask.
     """
 
     def __init__(

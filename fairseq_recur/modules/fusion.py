@@ -16,6 +16,7 @@ from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.multihead import uneven_heads
 from fairseq_recur.modules.options import NoOptions, flag, option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
@@ -43,8 +44,8 @@ class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
         self.attention = MultiheadAttention(
             width,
             cfg.decoder.attention_heads,
-            kdim=2 * cfg.encoder.embed_dim,
-            vdim=2 * cfg.encoder.embed_dim,
+            kdim=RecurrenceEncoder.output_width(cfg),
+            vdim=RecurrenceEncoder.output_width(cfg),
             dropout=cfg.attention_dropout,
             encoder_decoder_attention=True,
             q_noise=cfg.quant_noise.pq,
@@ -284,9 +285,9 @@ class MultiColumn(FreshWeights, nn.Module):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
-        width = cfg.encoder.embed_dim
-        self.merge = nn.Linear(3 * width, width)
-        columns = self.merge.weight.detach().split([width, 2 * width], dim=1)
+        width, recurrent = cfg.encoder.embed_dim, RecurrenceEncoder.output_width(cfg)
+        self.merge = nn.Linear(width + recurrent, width)
+        columns = self.merge.weight.detach().split([width, recurrent], dim=1)
         nn.init.eye_(columns[0])
         nn.init.xavier_uniform_(columns[1])
         nn.init.zeros_(self.merge.bias)
@@ -297,5 +298,5 @@ class MultiColumn(FreshWeights, nn.Module):
         yield from ()
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
-        """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C)."""
+        """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C or C)."""
         return self.merge(torch.cat([states, recurrent], dim=-1))

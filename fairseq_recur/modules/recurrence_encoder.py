@@ -87,6 +87,11 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
         recurrence_layers: int = option(
             1, "layers of the recurrence encoder; the paper tries 1, 3 and 6", (1, 1000)
         )
+        recurrence_width: ChoiceEnum(["full", "half", "projected"]) = option(  # type: ignore[valid-type]
+            "full",
+            "width of the recurrence encoder's output: two directions as wide as the model (full), "
+            "as in the paper; two of half its width (half); or full, projected to its width",
+        )
         recurrence_input: ChoiceEnum(["embeddings", "encoder"]) = option(  # type: ignore[valid-type]
             "embeddings",
             "what the recurrence encoder reads: the word embeddings, or the output of the "
@@ -111,8 +116,9 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
     def __init__(self, cfg: TransformerConfig, recurrence: type[Recurrence]) -> None:
         super().__init__()
         width = cfg.encoder.embed_dim
+        direction = width // 2 if cfg.recurrence_width == "half" else width
         networks = [
-            recurrence(width if layer == 0 else 2 * width, width, cfg)
+            recurrence(width if layer == 0 else 2 * direction, direction, cfg)
             for layer in range(cfg.recurrence_layers)
         ]
         self.keeps_length = networks[0].keeps_length
@@ -121,13 +127,32 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
             for layer, network in enumerate(networks)
         )
         self.layer_norm = (
-            LayerNorm(2 * width, export=cfg.export) if cfg.encoder.normalize_before else None
+            LayerNorm(2 * direction, export=cfg.export) if cfg.encoder.normalize_before else None
         )
+        projected = cfg.recurrence_width == "projected"
+        self.projection = nn.Linear(2 * width, width) if projected else None
+        if self.projection is not None:
+            nn.init.xavier_uniform_(self.projection.weight)
+            nn.init.zeros_(self.projection.bias)
         self.run = LayerRunner(cfg)
+
+    @staticmethod
+    def output_width(cfg: TransformerConfig) -> int:
+        """The width of H_r: 2C, or C where the directions are narrower or are projected."""
+        return cfg.encoder.embed_dim * (2 if cfg.recurrence_width == "full" else 1)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """Options that a recurrence encoder does not support, one message each."""
+        if cfg.recurrence_width == "half":
+            heads = cfg.encoder_attention_heads
+            multihead = getattr(cfg, "recurrence_attention", "") == "multihead"
+            divisor = 2 * heads if multihead else 2
+            if cfg.encoder_embed_dim % divisor:
+                yield (
+                    f"--recurrence-width half needs a multiple of {divisor}, found "
+                    f"--encoder-embed-dim {cfg.encoder_embed_dim}; choose full or projected"
+                )
         for name, what in (
             ("no_cross_attention", "leaves it out"),
             ("cross_self_attention", "reads the source in the self-attention, too"),
@@ -155,13 +180,15 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
             padding: of the source, or None
 
         Returns:
-            states H_r (L', B, 2C), batch second as in fairseq's encoder outputs, where L' is
-            S for a network over the tokens and R for an attentive one; and their padding,
-            None when there is nothing to mask
+            states H_r (L', B, `output_width`), batch second as in fairseq's encoder outputs,
+            where L' is S for a network over the tokens and R for an attentive one; and their
+            padding, None when there is nothing to mask
         """
         for layer in self.layers:
             x = self.run(layer, x, padding)
             padding = padding if self.keeps_length else None
         if self.layer_norm is not None:
             x = self.layer_norm(x)
+        if self.projection is not None:
+            x = self.projection(x)
         return x.transpose(0, 1), padding

@@ -164,6 +164,15 @@ def test_parameters_added(make_model: Build, sized: str, added: int, printed: st
     assert f"{added / 1e6:.1f}" == printed
 
 
+@pytest.mark.parametrize("width, added", [("half", 4_530_432), ("projected", 9_449_472)])
+def test_parameters_added_with_another_width(make_model: Build, width: str, added: int) -> None:
+    with torch.device("meta"):
+        stock = make_model("transformer")
+        model = make_model("transformer_biarn", "--recurrence-width", width)
+    counts = [sum(p.numel() for p in m.parameters()) for m in (model, stock)]
+    assert counts[0] - counts[1] == added
+
+
 def test_flags_reach_the_model(make_model: Build) -> None:
     """No option is parsed and ignored: each changes what is built."""
     model = make_model(
@@ -206,6 +215,16 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1, or -1"]),
         ("--recurrence-steps -2", ["--recurrence-steps -2: expected -1 to 10000"]),
         ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
+        (
+            "--recurrence-width half --encoder-embed-dim 15 --encoder-attention-heads 3 "
+            "--decoder-embed-dim 15 --decoder-attention-heads 3",
+            ["--recurrence-width half needs a multiple of 2, found --encoder-embed-dim 15"],
+        ),
+        (
+            "--recurrence-width half --recurrence-attention multihead --encoder-embed-dim 12 "
+            "--encoder-attention-heads 4",
+            ["--recurrence-width half needs a multiple of 8, found --encoder-embed-dim 12"],
+        ),
         ("--recurrence-fused-layers 3", ["-layers 3: the decoder has 2 layers", "from 1 to 2"]),
         ("--recurrence-fused-layers 0", ["choose top, all or a number from 1 to 2"]),
         ("--recurrence-fused-layers upper", ["choose top, all or a number from 1 to 2"]),

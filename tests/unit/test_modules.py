@@ -57,17 +57,18 @@ def same_with_gradients(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> Non
 
 @pytest.mark.parametrize("kind", ["biarn", "birnn"])
 @pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("width, channels", [("full", 32), ("half", 16), ("projected", 16)])
 def test_recurrence_encoder(
-    make_model: Build, norm_flags: list[str], kind: str, layers: int
+    make_model: Build, norm_flags: list[str], kind: str, layers: int, width: str, channels: int
 ) -> None:
     """Eqs. 7-8, layer by layer; REC itself is compared with its loops in test_ops."""
-    flags = ["--recurrence", kind, "--recurrence-layers", str(layers)]
+    flags = ["--recurrence", kind, "--recurrence-layers", str(layers), "--recurrence-width", width]
     model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags, *flags))
     encoder: RecurrenceEncoder = model.encoder.recurrence_encoder
     x = torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[False] * 6, [True, True, True, False, False, False]])
     states, padding = encoder(x, Padding.of(mask))
-    assert (padding is None) == (kind == "biarn")
+    assert (padding is None) == (kind == "biarn") and states.size(2) == channels
     for b, real in enumerate([range(6), range(3, 6)]):
         tokens = [x[b, j] for j in real]
         for i, layer in enumerate(encoder.layers):
@@ -82,6 +83,9 @@ def test_recurrence_encoder(
         slow = torch.stack(tokens)
         if norm_flags:
             slow = torch.stack([norm_of(encoder.layer_norm)(t) for t in slow])
+        if width == "projected":
+            last = encoder.projection
+            slow = torch.stack([last.weight.mv(state) + last.bias for state in slow])
         fast = states[:, b] if padding is None else states[~padding.mask[b], b]
         same_with_gradients(fast, slow, [x])
 
