@@ -27,7 +27,7 @@ class Recurrence(MonitoredModule, nn.Module):
     """REC(H) of Hao et al. 2019, eq. 7: (B, L, I) to (B, L', 2C), a state per direction.
 
     Args:
-        input_dim: I, C in the first layer and 2C above
+        input_dim: I, the model's width in the first layer and 2C above
         state_dim: C, the width of one direction
         cfg: the host's configuration, with the options of the part
     """

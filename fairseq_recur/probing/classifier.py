@@ -16,7 +16,7 @@ class Gate(nn.Module):
 
     Args:
         width: C, the width of e
-        recurrence_width: the width of r, 2C in this plug-in
+        recurrence_width: the width of r, 2C or C (``--recurrence-width``)
     """
 
     def __init__(self, width: int, recurrence_width: int) -> None:
@@ -27,7 +27,7 @@ class Gate(nn.Module):
         self.project = nn.Identity() if same else nn.Linear(recurrence_width, width, bias=False)
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """Combine e (B, C) and r (B, 2C) into (B, C)."""
+        """Combine e (B, C) and r (B, 2C or C) into (B, C)."""
         g = torch.sigmoid(self.gate(torch.cat([e, r], dim=-1)))
         return g * e + (1 - g) * self.project(r)
 
@@ -36,7 +36,7 @@ class Concatenation(nn.Module):
     """[e; r], or one of the two.
 
     Args:
-        widths: of the representations, (C,) or (C, 2C)
+        widths: of the representations, (C,), (C, 2C) or (C, C)
         selected: which of them to concatenate, by index
     """
 
@@ -63,7 +63,7 @@ class Classifier(nn.Module):
 
     Args:
         combine: one of COMBINATIONS
-        widths: of the representations, (C,) or (C, 2C)
+        widths: of the representations, (C,), (C, 2C) or (C, C)
         classes: number of labels
         hidden: units of the hidden layer; 0 for logistic regression
         dropout: applied before the sigmoid of the hidden layer, as in SentEval
@@ -80,7 +80,7 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(*layers, nn.Linear(hidden or self.combine.width, classes))
 
     def forward(self, *representations: Tensor) -> Tensor:
-        """Map e (B, C), or e and r (B, 2C), to logits (B, classes)."""
+        """Map e (B, C), or e and r (B, 2C or C), to logits (B, classes)."""
         return self.head(self.combine(*representations))
 
 

@@ -89,7 +89,7 @@ class SentenceEncoder:
             progress: label of the progress bar
 
         Returns:
-            e (N, C) and r (N, 2C), float32, on the device
+            e (N, C) and r (N, 2C or C), float32, on the device
         """
         tokens = [self.tokens(sentence) for sentence in sentences]
         lengths = np.array([len(t) for t in tokens], dtype=np.int64)
@@ -111,7 +111,7 @@ class SentenceEncoder:
 
     @torch.no_grad()
     def means(self, src_tokens: Tensor) -> tuple[Tensor, ...]:
-        """Compute e (B, C), and r (B, 2C) if there is one, of tokens (B, S), padded on any side."""
+        """Compute e (B, C), and r (B, 2C or C) if there is one, of padded tokens (B, S)."""
         mask = src_tokens.eq(self.encoder.padding_idx)
         out = self.encoder(src_tokens, src_lengths=(~mask).sum(dim=1))
         means = [masked_mean(out["encoder_out"][0].transpose(0, 1), mask)]
