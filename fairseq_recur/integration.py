@@ -166,8 +166,8 @@ def refuse_one_pair(task: str, args: Any) -> None:
     if isinstance(args, DictConfig) and "lang_pairs" not in args:
         raise ConfigError(
             f"--task {task} needs a model for several pairs of languages, such as --arch "
-            f"multilingual_transformer, found {args.get('_name')}; train this one with --task "
-            "translation_multi_simple_epoch"
+            f"multilingual_transformer, found {args.get('_name')}; choose such a model, or another "
+            "task: translation_multi_simple_epoch has one model for all pairs"
         )
 
 

@@ -70,10 +70,10 @@ def summary(results: Results, markdown: bool = False) -> str:
     lines = shape([HEADER, *rows(results)], names=3)
     lines += [
         "",
-        "accuracy: share of the copied symbols, after the last epoch; the paper prints no numbers, "
-        f"and says that the RSA models reach 1 at all lengths; updates to {LEARNED}: until the "
-        "first validation with this accuracy, empty if a seed has none; loss: nats for each "
-        "copied symbol, in the last updates of the training",
+        "accuracy: share of the copied symbols, after the last epoch; for FORM=tile the paper "
+        "prints no numbers, and says that the RSA models reach 1 at all lengths; updates to "
+        f"{LEARNED}: until the first validation with this accuracy, empty if a seed has none; "
+        "loss: nats for each copied symbol, in the last updates of the training",
     ]
     return "\n".join(lines)
 

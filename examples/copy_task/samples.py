@@ -38,6 +38,11 @@ def possible(form: str, length: int) -> int:
     return sum(10**digits for digits in lengths)
 
 
+def held_out(count: int) -> int:
+    """Return the number of samples of the validation beside *count* of the training."""
+    return min(HELD_OUT, count)
+
+
 def draw(form: str, count: int, length: int) -> numpy.ndarray:
     """Draw different samples; the first ones do not depend on their number.
 
@@ -78,13 +83,13 @@ def write(folder: Path, form: str, length: int, count: int) -> None:
         return
     words = Dictionary()
     tokens = numpy.array([words.add_symbol(symbol) for symbol in SYMBOLS])
-    held_out = min(HELD_OUT, count)
-    rows = tokens[draw(form, held_out + count, length)]
+    valid = held_out(count)
+    rows = tokens[draw(form, valid + count, length)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as temporary:
         unfinished = Path(temporary) / folder.name
         unfinished.mkdir()
-        for name, part in (("valid", rows[:held_out]), ("train", rows[held_out:])):
+        for name, part in (("valid", rows[:valid]), ("train", rows[valid:])):
             builder = make_builder(str(unfinished / f"{name}.bin"), "mmap", len(words))
             for row in part:
                 builder.add_item(torch.from_numpy(row))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, log
 from pathlib import Path
 
-from samples import HELD_OUT, PERIOD, possible
+from samples import PERIOD, held_out, possible
 
 from fairseq_recur.errors import refuse
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
@@ -81,7 +81,9 @@ def read_settings() -> Settings:
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
-    short = [n for n in settings.lengths if 2 * most(settings) > possible(settings.form, n)]
+    drawn = max(samples + held_out(samples) for samples in settings.samples)
+    # Drawing again what is there already takes long where little is left.
+    short = [n for n in settings.lengths if 2 * drawn > possible(settings.form, n)]
     if short:
         problems.append(
             f"FORM={settings.form} with LENGTHS={' '.join(map(str, short))} has too few different "
@@ -91,11 +93,6 @@ def read_settings() -> Settings:
         problems += without_effect(dict.fromkeys(("DILATIONS", "GATE"), WITHOUT_RSA))
     refuse("variables that cannot be used", problems)
     return settings
-
-
-def most(settings: Settings) -> int:
-    """Return the largest number of samples that are drawn, those of the validation included."""
-    return max(samples + min(HELD_OUT, samples) for samples in settings.samples)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import read_log
-from fairseq_recur.plotting.curves import QUANTITIES, X_LABELS, choose_panels, draw
+from fairseq_recur.plotting.curves import PER_LAYER, X_LABELS, choose_panels, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 
 
@@ -43,13 +43,14 @@ def run(args: argparse.Namespace) -> int:
             logs.append(read_log(path))
     problems.raise_all()
     panels = choose_panels(logs, args.metric)
-    of_parts = {} if panels.keys() <= QUANTITIES.keys() else parts_quantities()
+    of_layers = any(PER_LAYER.fullmatch(name) for names in panels.values() for name in names)
+    of_parts = parts_quantities() if of_layers else {}
     save(draw(list(zip(labels, logs)), panels, args.x, of_parts), output)
     return 0
 
 
 def parts_quantities() -> dict[str, str]:
-    """What the model's parts log; loading them takes seconds that other curves do not need."""
+    """What the model's parts log in each layer; loading them takes seconds."""
     from fairseq_recur.modules.parts import quantities
 
     return quantities()

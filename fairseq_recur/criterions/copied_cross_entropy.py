@@ -54,7 +54,11 @@ class CopiedCrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: BaseFairseqModel, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the summed loss, its number of symbols, and the counts."""
+        """Return the summed loss, its number of symbols, and the counts.
+
+        Raises:
+            ConfigError: no sample of the batch has a separator
+        """
         output = model(**sample["net_input"])
         target = model.get_targets(sample, output)
         scored = copied(target, self.separator)
@@ -63,6 +67,11 @@ class CopiedCrossEntropyCriterion(FairseqCriterion):
         nats = -scores.gather(2, target.unsqueeze(2)).squeeze(2)
         loss = nats.masked_fill(~scored, 0.0).sum()
         size = int(scored.sum())
+        if not size:
+            raise ConfigError(
+                f"--criterion copied_cross_entropy: a batch has no separator {SEPARATOR}, so "
+                "nothing has a loss; prepare samples of the form s|s"
+            )
         counts = {
             "loss": loss.detach(),
             "nsentences": target.size(0),

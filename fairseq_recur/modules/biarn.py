@@ -153,7 +153,10 @@ class BiARN(GatedRecurrence):
         )
 
     keeps_length = False
-    quantities = {"step_distance": "distance of the first and last step's attention"}
+    quantities = {
+        **GatedRecurrence.quantities,
+        "step_distance": "distance of the first and last step's attention",
+    }
     means = (*GatedRecurrence.means, "step_distance")
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
@@ -185,6 +188,13 @@ class BiARN(GatedRecurrence):
             )
         if cfg.recurrence_attention == "multihead":
             yield from uneven_heads(cfg, "encoder")
+            width, heads = cfg.encoder_embed_dim, cfg.encoder_attention_heads
+            if cfg.recurrence_width == "half" and width % heads == 0 and width // 2 % heads:
+                yield (
+                    "--recurrence-attention multihead with --recurrence-width half needs a "
+                    f"multiple of {2 * heads}, twice the heads, found --encoder-embed-dim {width}; "
+                    "choose full or projected"
+                )
 
     @classmethod
     def output_per_token(cls, cfg: Any) -> bool:

@@ -202,7 +202,10 @@ class GatedSumFusion(StackFusion):
             "vector", "gate of the gated_sum: a value per channel, or one per position"
         )
 
-    quantities = {"fusion_gate": "fusion gate, share of the Transformer encoder"}
+    quantities = {
+        **StackFusion.quantities,
+        "fusion_gate": "fusion gate, share of the Transformer encoder",
+    }
     means = ("fusion_gate",)
 
     def __init__(self, cfg: TransformerConfig) -> None:

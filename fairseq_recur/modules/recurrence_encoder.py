@@ -144,15 +144,11 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """Options that a recurrence encoder does not support, one message each."""
-        if cfg.recurrence_width == "half":
-            heads = cfg.encoder_attention_heads
-            multihead = getattr(cfg, "recurrence_attention", "") == "multihead"
-            divisor = 2 * heads if multihead else 2
-            if cfg.encoder_embed_dim % divisor:
-                yield (
-                    f"--recurrence-width half needs a multiple of {divisor}, found "
-                    f"--encoder-embed-dim {cfg.encoder_embed_dim}; choose full or projected"
-                )
+        if cfg.recurrence_width == "half" and cfg.encoder_embed_dim % 2:
+            yield (
+                "--recurrence-width half needs a multiple of 2, found --encoder-embed-dim "
+                f"{cfg.encoder_embed_dim}; choose full or projected"
+            )
         for name, what in (
             ("no_cross_attention", "leaves it out"),
             ("cross_self_attention", "reads the source in the self-attention, too"),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fairseq_recur.errors import ConfigError, Problems
@@ -97,7 +98,7 @@ def draw(
     runs: Sequence[tuple[str, TrainingLog]],
     panels: dict[str, list[str]],
     x: str,
-    of_parts: Mapping[str, str] | None = None,
+    of_parts: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Draw one panel per quantity. Each run has a colour; training is thin and dashed.
 
@@ -134,7 +135,7 @@ def draw(
                     which, style = number, LINES[number // len(COLOURS) % len(LINES)]
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
-        axes.set_ylabel({**(of_parts or {}), **QUANTITIES}.get(quantity, quantity))
+        axes.set_ylabel(QUANTITIES.get(quantity) or of_parts.get(quantity, quantity))
         plain_axes(axes)
         if axes.lines:
             add_legend(axes, fontsize=9 if len(axes.lines) <= 8 else 6)

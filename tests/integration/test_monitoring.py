@@ -162,6 +162,9 @@ def test_figures_of_several_runs(
     families = list(dict.fromkeys(name.rsplit("_", 2)[0] for name in SHOWN[:-1]))
     assert main([*command, "spike", "step_time"]) == 0
     assert output.read_bytes().startswith(b"\x89PNG")
+    drawing = tmp_path / "parts.svg"
+    assert main(["plot", "curves", own, "--metric", "spike", "--output", str(drawing)]) == 0
+    assert "share of the accumulate-and-fire neurons" in drawing.read_text(), "the part's unit"
     panels = choose_panels([watched.log, watched.log], [*families, "step_time"])
     assert {name for names in panels.values() for name in names} == {f"train_{n}" for n in SHOWN}
     of_layers = ["train_membrane_decoder_0", "train_membrane_decoder_1"]

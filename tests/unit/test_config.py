@@ -223,7 +223,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         (
             "--recurrence-width half --recurrence-attention multihead --encoder-embed-dim 12 "
             "--encoder-attention-heads 4",
-            ["--recurrence-width half needs a multiple of 8, found --encoder-embed-dim 12"],
+            ["--recurrence-width half needs a multiple of 8, twice the heads, found", "dim 12"],
         ),
         ("--recurrence-fused-layers 3", ["-layers 3: the decoder has 2 layers", "from 1 to 2"]),
         ("--recurrence-fused-layers 0", ["choose top, all or a number from 1 to 2"]),

@@ -76,3 +76,9 @@ def test_only_the_separator_and_the_copy_count(sample: dict[str, Any]) -> None:
 def test_a_dictionary_without_the_separator_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no separator \|; choose another criterion"):
         criterion(Dictionary())
+
+
+def test_a_batch_without_a_copy_is_refused(sample: dict[str, Any]) -> None:
+    sample["target"].fill_(WORDS.index("0"))
+    with pytest.raises(ConfigError, match=r"a batch has no separator \|"):
+        criterion()(Table(), sample)
