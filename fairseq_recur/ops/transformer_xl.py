@@ -29,20 +29,22 @@ def sinusoids(lags: Tensor, width: int) -> Tensor:
 
 
 def relative_shift(scores: Tensor, keys: int) -> Tensor:
-    """Scores by lag as scores by key (Dai et al. 2019, appendix B), without a gather.
+    """Scores by lag as scores by key (Dai et al. 2019, appendix B): a view, without a gather.
 
     Args:
-        scores: (B, H, T, N), for the lags S - 1, S - 2, ..., S - N in this order, N >= S
+        scores: contiguous (B, H, T, N + 1), for the lags S - 1, S - 2, ..., S - N in this order,
+            N >= S; the last column is for no lag, and may hold any finite numbers
         keys: S
 
     Returns:
         (B, H, T, S): entry (i, j) is the score of the lag S - T + i - j. Where that lag is below
         S - N, so that *scores* lacks it, the entry is arbitrary but finite.
     """
-    queries, lags = scores.shape[-2:]
-    # With one more column per row, the window of row i begins N places after that of row i - 1.
-    flat = F.pad(scores, (0, 1)).flatten(-2)[..., queries - 1 : queries - 1 + queries * lags]
-    return flat.view(*scores.shape)[..., :keys]
+    queries, columns = scores.shape[-2:]
+    # Row i begins N + 1 places after row i - 1, and its window, of N columns, N places.
+    lags = columns - 1
+    flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * lags]
+    return flat.view(*scores.shape[:-1], lags)[..., :keys]
 
 
 def xl_map(
@@ -82,8 +84,13 @@ def xl_map(
         key, position_keys, content_bias, position_bias = (
             at_least_float32(x) for x in (key, position_keys, content_bias, position_bias)
         )
-        content = torch.matmul(query + content_bias.unsqueeze(1), key.transpose(-1, -2))
-        position = torch.matmul(query + position_bias.unsqueeze(1), position_keys.transpose(-1, -2))
-        scores = content + relative_shift(position, keys)
-        scores = scores * (width**-0.5 if scale is None else scale)
-        return torch.softmax(scores if mask is None else scores + mask, dim=-1)
+        scale = width**-0.5 if scale is None else scale
+        content = (query + content_bias.unsqueeze(1)) * scale
+        position = (query + position_bias.unsqueeze(1)) * scale
+        # A map is large, and its time goes into memory. So the factor is in what is small, the
+        # column that the shift needs comes from a row of zeros, and a product adds to its sum.
+        by_lag = torch.matmul(position, F.pad(position_keys, (0, 0, 0, 1)).transpose(-1, -2))
+        terms = relative_shift(by_lag, keys)
+        terms = (terms if mask is None else terms + mask).flatten(0, 1)
+        products = torch.baddbmm(terms, content.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2))
+        return torch.softmax(products.unflatten(0, query.shape[:2]), dim=-1)

@@ -134,7 +134,7 @@ CASES: dict[str, Case] = {
     ),
     "sinusoids": Case(lambda lags: transformer_xl.sinusoids(lags, 5), [(S,)], half=False),
     "relative_shift": Case(
-        lambda x: transformer_xl.relative_shift(x, S), [(B, H, T, S + T - 1)], half=False
+        lambda x: transformer_xl.relative_shift(x, S), [(B, H, T, S + T)], half=False
     ),
     "xl_map": Case(
         lambda *x: transformer_xl.xl_map(*x, ADDITIVE.to(x[0].dtype)),
