@@ -174,6 +174,11 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *SEGMENTS,
         *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
     ],
+    "bias-per-head": [*SEGMENTS, "--srformer-neuron-bias", "--srformer-neuron-per-head"],
+    "unit-bias-per-head": [
+        *SEGMENTS,
+        *"--srformer-scale unit --srformer-neuron-bias --srformer-neuron-per-head".split(),
+    ],
     "no-segmented-term-stored": [
         *SEGMENTS,
         "--srformer-no-segmented-term",

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.accumulate_fire import DEFAULT_LEAK, AccumulateFire
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention
 from fairseq_recur.modules.segments import Segments
-from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, recurrent_accumulate_fire, scan_
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products
 from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
@@ -30,68 +29,7 @@ LARGEST_HALF = 2048.0
 OBSERVED_SENTENCES = 4
 """Sentences per batch whose neurons are observed, chosen over all of its lengths."""
 
-DEFAULT_LEAK = {"paper": 1.0, "unit": 0.5}
-"""Initial leak for each scale."""
-
 WITH_NEURON = {"srformer_no_neuron": (False,)}
-
-
-class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
-    """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
-
-    Args:
-        cfg: the host's configuration
-        width: of a head, D
-    """
-
-    slot = "cross-attention"
-    quantities = {
-        "spike": "share of the accumulate-and-fire neurons that fire",
-        "membrane": "membrane, mean (thresholds)",
-        "membrane_sd": "membrane, standard deviation (thresholds)",
-    }
-    means = ("spike", "membrane")
-    deviations = ("membrane",)
-
-    def __init__(self, cfg: TransformerConfig, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width, bias=False)
-        self.unit = cfg.srformer_scale == "unit"
-        # A lower one would never have a gradient, as `values` raises it.
-        initial = max(cfg.srformer_threshold_init, SMALLEST_THRESHOLD)
-        leak, threshold = cfg.srformer_leak_init, torch.tensor(float(initial))
-        leak = torch.tensor(DEFAULT_LEAK[cfg.srformer_scale] if leak is None else float(leak))
-        if self.unit:  # of the sigmoid and of the softplus, which always have a gradient
-            leak, threshold = torch.logit(leak), threshold + torch.log(-torch.expm1(-threshold))
-        self.leak, self.threshold = nn.Parameter(leak), nn.Parameter(threshold)
-        exempt_from_decay(self.leak, self.threshold)
-
-    def values(self) -> tuple[Tensor, Tensor, Tensor]:
-        """W, leak and threshold, the threshold positive, in float32 or more.
-
-        At the unit scale W has the factor 1 - leak of the neurons' inputs.
-        """
-        weight, leak, threshold = (
-            at_least_float32(x) for x in (self.linear.weight, self.leak, self.threshold)
-        )
-        if self.unit:
-            leak = torch.sigmoid(leak)
-            return (1 - leak) * weight, leak, F.softplus(threshold)
-        return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
-
-    def observe_neurons(self, partial: Tensor, past_last: Tensor | None) -> None:
-        """Observe which neurons fire, and the membrane potential before its reset.
-
-        Args:
-            partial: P_i (B, H, N, D, D)
-            past_last: (B, N) bool, True at steps that do not count, or None
-        """
-        weight, leak, threshold = self.values()
-        membrane = torch.matmul(partial, weight.t())
-        scan_(membrane.flatten(0, 1), leak, threshold)
-        padding = None if past_last is None else past_last[:, None, :, None, None]
-        self.observe("spike", membrane > threshold, padding)
-        self.observe("membrane", membrane / threshold, padding)
 
 
 class LearnedMix(MonitoredModule, FreshWeights, nn.Module):
@@ -165,6 +103,17 @@ class SRformerAttention(SegmentedAttention):
             "derivative of the neuron's step function: none, or 0.3 max(0, 1 - |y|)",
             needs=WITH_NEURON,
         )
+        srformer_neuron_bias: bool = option(
+            False,
+            "add a learned bias to the neuron's input, which the paper and its code lack",
+            needs=WITH_NEURON,
+        )
+        srformer_neuron_per_head: bool = option(
+            False,
+            "a linear map, leak and threshold for each head; the heads of the paper's code share "
+            "them",
+            needs=WITH_NEURON,
+        )
         srformer_no_segmented_term: bool = option(False, "ablation I: leave out O_S")
         srformer_no_neuron: bool = option(
             False, "ablation III: P_i itself, without accumulate-and-fire"
@@ -183,13 +132,14 @@ class SRformerAttention(SegmentedAttention):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.neuron = None if cfg.srformer_no_neuron else AccumulateFire(cfg, self.head_dim)
+        self.neuron = (
+            None if cfg.srformer_no_neuron else AccumulateFire(cfg, self.head_dim, self.num_heads)
+        )
         self.learned_mix = LearnedMix() if cfg.srformer_learned_mix else None
         self.local = not cfg.srformer_no_segmented_term
         self.rest = not cfg.srformer_current_segment
         self.unit = cfg.srformer_scale == "unit"
         self.norm, self.clamp = cfg.srformer_norm, cfg.srformer_clamp
-        self.surrogate = cfg.srformer_surrogate == "piecewise"
         self.form = cfg.srformer_form
 
     @property
@@ -211,6 +161,8 @@ class SRformerAttention(SegmentedAttention):
             asked = {
                 f"--srformer-clamp {cfg.srformer_clamp}": cfg.srformer_clamp != 0,
                 f"--srformer-surrogate {cfg.srformer_surrogate}": cfg.srformer_surrogate != "none",
+                "--srformer-neuron-bias": cfg.srformer_neuron_bias,
+                "--srformer-neuron-per-head": cfg.srformer_neuron_per_head,
             }
             for words in (words for words, given in asked.items() if given):
                 yield f"--srformer-form recomputed does not support {words}; use stored"
@@ -221,7 +173,7 @@ class SRformerAttention(SegmentedAttention):
         Its own backward pass, C code and kernels are not for torch.compile, which has the stored
         form.
         """
-        plain = self.neuron is not None and not self.clamp and not self.surrogate
+        plain = self.neuron is not None and self.neuron.plain and not self.clamp
         plain = plain and schedule.step_segments is None and not torch.compiler.is_compiling()
         return plain and self.form != "stored"
 
@@ -307,8 +259,7 @@ class SRformerAttention(SegmentedAttention):
             keys = unit_keys(keys, self.norm) if self.unit else keys
             fired = partial_products(keys, values, *order, self.rest, self.clamp)
             if self.neuron is not None:
-                fired = recurrent_accumulate_fire(fired, *self.neuron.values(), self.surrogate)
-                fired = self.neuron.values()[2] * fired if self.unit else fired
+                fired = self.neuron(fired)
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source
 

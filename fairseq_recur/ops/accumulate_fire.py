@@ -24,7 +24,8 @@ def scan_(
 
     Args:
         inputs: x, (R, N, D, D)
-        leak, threshold: scalars, the threshold positive; tensors, so that a GPU does not wait
+        leak, threshold: scalars or (R, 1, 1), the threshold positive; tensors, so that a GPU
+            does not wait
         out: receives thr out = relu(mem - thr), in the same shape; None if it is not needed
 
     Returns:
@@ -48,7 +49,7 @@ def accumulate_fire(
     Args:
         x: input, of any shape
         memory: in the shape of *x*
-        leak, threshold: scalars, the threshold positive
+        leak, threshold: scalars, or broadcastable to *x*; the threshold positive
         surrogate: give the step [y > 0] the derivative 0.3 max(0, 1 - |y|) instead of 0
 
     Returns:
@@ -63,20 +64,44 @@ def accumulate_fire(
     return torch.relu(y), memory - threshold * spike
 
 
-def recurrent_accumulate_fire(
-    partial: Tensor, weight: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
-) -> Tensor:
-    """RAF(P_i): the neurons' outputs at all steps, for the inputs x_i = P_i W^T.
+def of_heads(scalar: Tensor) -> Tensor:
+    """A value of all heads () as it is, or one of each (H,) as (H, 1, 1)."""
+    return scalar[:, None, None] if scalar.dim() else scalar
+
+
+def neuron_inputs(partial: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x_i = P_i W^T + b, along the channels of the values.
 
     Args:
         partial: P_i, (B, H, N, D, D)
-        weight: W, (D, D)
-        leak, threshold, surrogate: as in `accumulate_fire`
+        weight: W, (D, D), or (H, D, D) for neurons of each head
+        bias: b, (D,) or (H, D); None for the paper's neuron, which has none
 
     Returns:
         (B, H, N, D, D)
     """
-    inputs = torch.matmul(partial, weight.t())
+    if weight.dim() == 3:
+        weight = weight.unsqueeze(1)
+    inputs = torch.matmul(partial, weight.transpose(-1, -2))
+    if bias is None:
+        return inputs
+    return inputs + (bias if bias.dim() == 1 else bias[:, None, None, :])
+
+
+def recurrent_accumulate_fire(
+    inputs: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
+) -> Tensor:
+    """The neurons' outputs at all steps.
+
+    Args:
+        inputs: x_i, (B, H, N, D, D)
+        leak, threshold: scalars, or (H,) for neurons of each head, the threshold positive
+        surrogate: as in `accumulate_fire`
+
+    Returns:
+        (B, H, N, D, D)
+    """
+    leak, threshold = of_heads(leak), of_heads(threshold)
     memory, outputs = torch.zeros_like(inputs[:, :, 0]), []
     for x in inputs.unbind(2):
         out, memory = accumulate_fire(x, memory, leak, threshold, surrogate)

@@ -282,10 +282,14 @@ def test_sigma(make_model: Build) -> None:
 
 
 def neurons_by_loops(
-    module: SRformerAttention, keys: Tensor, values: Tensor, steps: list[int]
+    module: SRformerAttention, keys: Tensor, values: Tensor, steps: list[int], head: int
 ) -> list[Tensor]:
     """The membranes of one head of one sentence, over the threshold, step by step."""
     weight, leak, threshold = module.neuron.values()
+    bias = module.neuron.linear.bias
+    if module.neuron.per_head:
+        weight, leak, threshold = weight[head], leak[head], threshold[head]
+        bias = None if bias is None else bias.view(-1, len(weight))[head]
     size = module.size
 
     def product(first: int, last: int) -> Tensor:
@@ -296,6 +300,7 @@ def neurons_by_loops(
     for segment in steps:
         own = product(segment * size, (segment + 1) * size)
         x = (product(0, len(keys)) - own if module.rest else own) @ weight.T
+        x = x if bias is None else x + bias
         before = leak * memory + x
         _, memory = naive.raf(x, memory, leak, threshold, False)
         found.append(before / threshold)
@@ -310,6 +315,9 @@ NEURONS = {
     "unread": "--segment-size 2 --target-length 40".split(),
     "clamped": (
         "--segment-size 3 --target-length 7 --srformer-clamp 0.5 --srformer-surrogate piecewise"
+    ).split(),
+    "bias-per-head": (
+        "--segment-size 3 --target-length 7 --srformer-neuron-bias --srformer-neuron-per-head"
     ).split(),
     "current": "--segment-size 3 --target-length 7 --srformer-current-segment".split(),
     "checkpointed": "--segment-size 3 --target-length 7 --checkpoint-activations".split(),
@@ -339,8 +347,9 @@ def test_spikes_and_membranes_are_those_of_algorithm_1(
         read = [min(t * count // module.target_length, count - 1) for t in range(7)]
         steps = sorted(set(read))
         projected = (project(real) for project in (module.k_proj, module.v_proj))
-        for keys, values in zip(*(x.chunk(module.num_heads, 1) for x in projected)):
-            found += neurons_by_loops(module, keys, values, steps)
+        heads = zip(*(x.chunk(module.num_heads, 1) for x in projected))
+        for head, (keys, values) in enumerate(heads):
+            found += neurons_by_loops(module, keys, values, steps, head)
     membranes = torch.stack(found)
     assert 0.02 < line["spike_decoder_1"] < 0.98
     share = float((membranes > 1).double().mean())

@@ -230,8 +230,12 @@ CASES: dict[str, Case] = {
         lambda k, v: segmented_attention.partial_products(k, v, None, 2),
         [(B, H, 3, 2, D), (B, H, 3, 2, D)], half=False,
     ),
+    "of_heads": Case(accumulate_fire.of_heads, [(H,)]),
+    "neuron_inputs": Case(
+        accumulate_fire.neuron_inputs, [(B, H, 2, D, D), (H, D, D), (H, D)], half=False
+    ),
     "recurrent_accumulate_fire": Case(
-        accumulate_fire.recurrent_accumulate_fire, [(B, H, 2, D, D), (D, D), (), ()], (2, 3),
+        accumulate_fire.recurrent_accumulate_fire, [(B, H, 2, D, D), (), ()], (1, 2),
         half=False,
     ),
     "recurrent_attention": Case(

@@ -16,6 +16,7 @@ from fairseq_recur.ops import naive
 from fairseq_recur.ops.accumulate_fire import (
     SMALLEST_THRESHOLD,
     accumulate_fire,
+    neuron_inputs,
     recurrent_accumulate_fire,
 )
 from fairseq_recur.ops.segmented_attention import (
@@ -124,7 +125,8 @@ def stored(
     )
     fired = partial_products(k, v, *steps, rest=not current, clamp=clamp)
     if neuron:
-        fired = recurrent_accumulate_fire(fired, weight, leak, threshold, surrogate)
+        x = neuron_inputs(fired, weight)
+        fired = recurrent_accumulate_fire(x, leak, threshold, surrogate)
     divisor = key_norm(k.flatten(2, 3), norm)
     recurrent = torch.matmul(blocks, fired)
     recurrent = recurrent if divisor is None else recurrent / divisor.unsqueeze(2)
@@ -157,7 +159,8 @@ def unit_recurrent(
     if form == "stored":
         steps = plan.step_segments, plan.steps
         partial = partial_products(keys, values, *steps, rest=not current)
-        found = torch.matmul(queries, recurrent_accumulate_fire(partial, *scalars))
+        x = neuron_inputs(partial, scalars[0])
+        found = torch.matmul(queries, recurrent_accumulate_fire(x, *scalars[1:]))
     else:
         found = recurrent_attention(
             queries, keys, values, *scalars, not current, compiled=form == "compiled"
@@ -283,7 +286,8 @@ def test_neurons_fire_in_these_tests() -> None:
     """Some outputs are zero and some are not; otherwise equality would prove little."""
     inputs = [*heads(17, 12, 2, 4), *parameters(4)]
     k, v = split_segments(inputs[1], 4), split_segments(inputs[2], 4)
-    fired = recurrent_accumulate_fire(partial_products(k, v, None, 5), *inputs[3:])
+    x = neuron_inputs(partial_products(k, v, None, 5), inputs[3])
+    fired = recurrent_accumulate_fire(x, *inputs[4:])
     assert 0.1 < float((fired > 0).double().mean()) < 0.9
 
 

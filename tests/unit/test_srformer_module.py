@@ -63,6 +63,15 @@ VARIANTS: dict[str, str] = {
     "unit-current-segment": "--srformer-scale unit --srformer-current-segment",
     "unit-learned-mix": "--srformer-scale unit --srformer-learned-mix --srformer-leak-init 0.2",
     "unit-no-segmented-term": "--srformer-scale unit --srformer-no-segmented-term",
+    "bias": "--srformer-neuron-bias",
+    "per-head": "--srformer-neuron-per-head",
+    "per-head-bias-surrogate": (
+        "--srformer-neuron-per-head --srformer-neuron-bias --srformer-surrogate piecewise"
+    ),
+    "unit-bias": "--srformer-scale unit --srformer-neuron-bias",
+    "unit-per-head-bias-skipped-segments": (
+        "--srformer-scale unit --srformer-neuron-per-head --srformer-neuron-bias --target-length 2"
+    ),
     "skipped-segments": "--target-length 2 --srformer-learned-mix",
     "ratio": "--target-length-mode ratio --target-ratio 0.5",
     "reference": "--target-length-mode reference",
@@ -98,6 +107,23 @@ def target_length(flags: list[str], length: int) -> int:
     return int(option(flags, "target_length") or TARGET)
 
 
+def neuron_of_head(
+    p: dict[str, Tensor], head: int, flags: list[str], no_weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """W (D, D), leak, threshold and bias, from the parameters *p*; any without a neuron."""
+    if option(flags, "srformer_no_neuron") is not None:
+        return no_weight, no_weight.new_zeros(()), no_weight.new_ones(()), None
+    weight, bias = p["neuron.linear.weight"], p.get("neuron.linear.bias")
+    leak, threshold = p["neuron.leak"], p["neuron.threshold"]
+    if option(flags, "srformer_neuron_per_head") is not None:
+        rows = slice(head * len(no_weight), (head + 1) * len(no_weight))
+        weight, bias = weight[rows], None if bias is None else bias[rows]
+        leak, threshold = leak[head], threshold[head]
+    if option(flags, "srformer_scale") == "unit":
+        leak, threshold = torch.sigmoid(leak), torch.log(1 + torch.exp(threshold))
+    return weight, leak, threshold, bias
+
+
 def by_loops(
     module: SRformerAttention, flags: list[str], heads: int, x: Tensor, source: Tensor
 ) -> Tensor:
@@ -109,11 +135,6 @@ def by_loops(
         for name, states in (("q", x), ("k", source), ("v", source))
     )
     width = q[0].size(1)
-    scalars = [x.new_zeros(width, width), x.new_zeros(()), x.new_ones(())]
-    if option(flags, "srformer_no_neuron") is None:
-        scalars = [p["neuron.linear.weight"], p["neuron.leak"], p["neuron.threshold"]]
-        if unit:
-            scalars[1:] = torch.sigmoid(scalars[1]), torch.log(1 + torch.exp(scalars[2]))
     options: dict[str, Any] = {
         "norm": option(flags, "srformer_norm") or "key",
         "clamp": float(option(flags, "srformer_clamp") or 0),
@@ -123,9 +144,10 @@ def by_loops(
         "unit": unit,
     }
     outputs = []
-    for queries, keys, values in zip(q, k, v):
+    for head, (queries, keys, values) in enumerate(zip(q, k, v)):
+        *neuron, options["bias"] = neuron_of_head(p, head, flags, x.new_zeros(width, width))
         scaled, rest = queries / width**0.5, (list(keys), list(values), SIZE)
-        rest = (*rest, target_length(flags, len(source)), *scalars)
+        rest = (*rest, target_length(flags, len(source)), *neuron)
         local, recurrent = naive.srformer_head(list(scaled), *rest, **options)
         if unit:  # its queries are scaled by themselves
             _, recurrent = naive.srformer_head(list(queries), *rest, **options)
@@ -156,8 +178,10 @@ def randomize(module: SRformerAttention, unit: bool) -> None:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.4)
     if module.neuron is not None:
-        nn.init.constant_(module.neuron.leak, 0.3 if unit else 0.9)
-        nn.init.constant_(module.neuron.threshold, -3.0 if unit else 0.4)
+        for scalar, mean in ("leak", 0.3 if unit else 0.9), ("threshold", -3.0 if unit else 0.4):
+            values = getattr(module.neuron, scalar)
+            steps = torch.linspace(0, 0.1, values.numel()).view_as(values)  # differ over the heads
+            values.data.copy_(mean + steps)
 
 
 @pytest.mark.parametrize(

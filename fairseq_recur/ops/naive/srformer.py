@@ -64,11 +64,12 @@ def srformer_head(
     neuron: bool = True,
     surrogate: bool = False,
     unit: bool = False,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1 of Long et al. 2023 for one head: O_S and O_R, (T, D) each.
 
     The queries are scaled. *current* is ablation IV of Table 3, and *neuron* off is ablation III.
-    *unit* is `ops.unit_scale`.
+    *unit* is `ops.unit_scale`. *bias* (D,) is added to x, and not in the paper.
     """
 
     def limited(product: Tensor) -> Tensor:
@@ -92,6 +93,7 @@ def srformer_head(
             fired = part if current else whole - part
             if neuron:
                 x = fired @ weight.T
+                x = x if bias is None else x + bias
                 x = (1 - leak) * x if unit else x
                 fired, memory = raf(x, memory, leak, threshold, surrogate)
                 fired = threshold * fired if unit else fired
