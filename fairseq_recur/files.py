@@ -1,4 +1,4 @@
-"""Text and JSON files that are written completely or not at all."""
+"""Text and JSON files that are written completely or not at all, and files of settings."""
 
 import fcntl
 import json
@@ -102,6 +102,28 @@ def read_json(path: Path) -> Any:
             f"{path} is damaged ({error}); expected JSON: restore the file, or remove it and give "
             "the command again that wrote it"
         ) from error
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file; what ``${...}`` stands for is not looked up.
+
+    Raises:
+        ConfigError: it is not YAML
+        OSError: it cannot be read
+    """
+    from omegaconf import OmegaConf  # most commands read no YAML
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        said = " ".join(str(error).split())
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        said = str(error)  # OmegaConf's for a number alone
+    raise ConfigError(f"{path} is not YAML: {said}; correct it there")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -4,8 +4,12 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 from typing import IO
+
+MOMENT = 0.05
+"""Seconds, longer than `is_locked` takes."""
 
 
 def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
@@ -25,13 +29,28 @@ def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = open(path, "a+", encoding="utf-8")
     try:
+        taken = _take(lock, inherited)
+        if not taken:  # it may be `is_locked`, which has it for a moment
+            time.sleep(MOMENT)
+            taken = _take(lock, inherited)
+    except OSError:
+        lock.close()
+        raise
+    if taken:
+        return lock
+    lock.close()
+    return None
+
+
+def _take(lock: IO[str], inherited: bool) -> bool:
+    """Lock an open file; return False if another process has it."""
+    try:
         (fcntl.flock if inherited else fcntl.lockf)(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        lock.close()
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise
-        return None
-    return lock
+        return False
+    return True
 
 
 def is_locked(path: Path) -> bool:

@@ -44,6 +44,8 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
     found = GenerationConfig(**of_their_types(options))
     if found.beam < 1:
         raise ConfigError(f"beam={found.beam}: expected a beam of at least 1")
+    if found.min_len < 0:
+        raise ConfigError(f"min_len={found.min_len}: expected at least 0")
     if not 1 <= nbest <= found.beam:
         raise ConfigError(f"nbest={nbest} of beam={found.beam}: expected 1 to the beam")
     if found.temperature <= 0:

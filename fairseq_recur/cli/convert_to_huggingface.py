@@ -13,6 +13,7 @@ from fairseq_recur.conversion.kinds import kind_of
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.loading.states import read_state, saved_options
+from fairseq_recur.modules.options import flag
 
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
 
@@ -101,7 +102,7 @@ def must_be_plain(options: Mapping[str, Any], source: Path, name: str) -> None:
     mixtures = (f"{slot}_mixture" for slot in SLOTS)
     plain = {**dict.fromkeys(SLOTS, "dot"), **dict.fromkeys(mixtures, "none"), "recurrence": "none"}
     parts = [
-        f"--{key.replace('_', '-')} {options[key]}"
+        f"{flag(key)} {options[key]}"
         for key, value in plain.items()
         if options.get(key, value) != value
     ]

@@ -20,7 +20,7 @@ from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.loading.models import load
 from fairseq_recur.tasks.series_data import SPLITS
-from fairseq_recur.tasks.time_series import TimeSeriesTask
+from fairseq_recur.tasks.time_series import TimeSeriesTask, windows_of_batch
 
 BATCH = 32
 """Windows per batch, unless the model has a memory."""
@@ -101,9 +101,8 @@ def remembered(cfg: Any) -> int:
             "the training had no --batch-size, which is the length of the model's memory; give the "
             "number of windows that its batches had as --batch-size"
         )
-    multiple = cfg.dataset.required_batch_size_multiple
-    size -= size % multiple if size > multiple else 0  # as fairseq makes batches
-    return int(size * cfg.distributed_training.distributed_world_size)
+    windows = windows_of_batch(size, cfg.dataset.required_batch_size_multiple)
+    return int(windows * cfg.distributed_training.distributed_world_size)
 
 
 @torch.no_grad()

@@ -51,18 +51,24 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     unfinished = unfinished_name(target)
     unfinished.mkdir()
     try:
-        with _locked(unfinished), explained(target):
-            yield unfinished
-        try:
-            os.replace(unfinished, target)
-        except OSError as error:
-            if not target.exists():
-                raise
-            raise ConfigError(
-                f"--output {target} was made by another process in the meantime; give another name"
-            ) from error
+        with _locked(unfinished):
+            with explained(target):
+                yield unfinished
+            _rename(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _rename(unfinished: Path, target: Path) -> None:
+    """Give a folder its final name; ConfigError if another process has made one of this name."""
+    try:
+        os.replace(unfinished, target)
+    except OSError as error:
+        if not target.exists():
+            raise
+        raise ConfigError(
+            f"--output {target} was made by another process in the meantime; give another name"
+        ) from error
 
 
 @contextmanager

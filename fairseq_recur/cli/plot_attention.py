@@ -165,7 +165,8 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
     names = {field.name for options in encoder_options() for field in fields(options)}
     names -= {"_name", "source_lang", "target_lang"}
     given = {name: getattr(args, name, None) for name in sorted(names)}
-    return {name: value for name, value in given.items() if value not in (None, False)}
+    not_given = (None, False)  # 0 equals False, and may be given
+    return {n: value for n, value in given.items() if not any(value is x for x in not_given)}
 
 
 def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Panel]) -> None:

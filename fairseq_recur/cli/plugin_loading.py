@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fairseq
-import yaml
 from fairseq.utils import import_user_module
-from omegaconf import OmegaConf
 
 from fairseq_recur.cli.path import PLUGIN_FOLDER
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import read_yaml
 from fairseq_recur.loading.folder import listing
 
 FAIRSEQ = os.path.dirname(fairseq.__file__)
@@ -115,11 +114,7 @@ def _user_dir_of_config(argv: Sequence[str]) -> str | None:
         ConfigError: as `_files_of_config`, or a file is not YAML
     """
     for file in _files_of_config(argv):
-        try:
-            config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        except yaml.YAMLError as error:
-            said = " ".join(str(error).split())
-            raise ConfigError(f"{file} is not YAML: {said}; correct it there") from None
+        config = read_yaml(file)
         common = config.get("common") if isinstance(config, dict) else None
         value = common.get("user_dir") if isinstance(common, dict) else None
         if value is not None:

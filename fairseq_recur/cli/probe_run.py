@@ -148,8 +148,7 @@ def run(args: argparse.Namespace) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
     encoders = {}
     for name, path in paths.items():
-        encoders[name] = load_encoder(path, args.data, codec, device)
-        encoders[name].max_tokens = args.max_tokens
+        encoders[name] = load_encoder(path, args.data, codec, device, args.max_tokens)
         _check_encoder(name, encoders[name], args.combine)
         _check_sentences(name, encoders[name], tasks)
     # A second run replaces the results of the first only when it has all of its own.

@@ -16,6 +16,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_recur.cli.check import WIDTH, is_ours, registered
+from fairseq_recur.modules.options import flag
 
 
 def help_text(argv: Sequence[str]) -> str:
@@ -33,7 +34,7 @@ def help_text(argv: Sequence[str]) -> str:
     chooser = ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--arch", "-a")
     for name in ("task", *REGISTRIES):
-        chooser.add_argument("--" + name.replace("_", "-"), default=general.get_default(name))
+        chooser.add_argument(flag(name), default=general.get_default(name))
     chosen = vars(chooser.parse_known_args(argv)[0])
     usage = "fairseq-recur train DATA --arch NAME [OPTION ...]"
     special = ArgumentParser(usage=usage, add_help=False, conflict_handler="resolve")
@@ -49,7 +50,7 @@ def help_text(argv: Sequence[str]) -> str:
     parts = [part for part in parts if part[1] in part[2]]
     # A stable sort: this plug-in's parts come first.
     for kind, name, registry in sorted(parts, key=lambda part: not is_ours(part[2][part[1]])):
-        _add_part(special.add_argument_group(f"--{kind.replace('_', '-')} {name}"), registry[name])
+        _add_part(special.add_argument_group(f"{flag(kind)} {name}"), registry[name])
     general.usage = SUPPRESS
     return f"{special.format_help()}\n{general.format_help()}"
 

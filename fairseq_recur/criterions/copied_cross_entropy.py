@@ -8,13 +8,14 @@ that only the separator behind it and its copy have a loss.
 from math import log
 from typing import Any
 
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
+from fairseq_recur.criterions.counts import SummedCounts, totals
 from fairseq_recur.errors import ConfigError
 
 SEPARATOR = "|"
@@ -31,7 +32,7 @@ def copied(target: Tensor, separator: int) -> Tensor:
 
 
 @register_criterion("copied_cross_entropy", dataclass=FairseqDataclass)
-class CopiedCrossEntropyCriterion(FairseqCriterion):
+class CopiedCrossEntropyCriterion(SummedCounts):
     """The loss in bits for each copied symbol, and the percentage that has the highest probability.
 
     Args:
@@ -84,15 +85,7 @@ class CopiedCrossEntropyCriterion(FairseqCriterion):
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss and the accuracy, as fairseq does with ``--report-accuracy``."""
-
-        def total(key: str) -> float:
-            return float(sum(logged.get(key, 0) for logged in logging_outputs))
-
-        size = total("sample_size")
-        metrics.log_scalar("loss", total("loss") / size / log(2), size, round=3)
-        metrics.log_scalar("accuracy", 100 * total("correct") / size, size, round=3)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Whether counts of several batches or processes may be added: they may."""
-        return True
+        sums = totals(logging_outputs)
+        size = sums["sample_size"]
+        metrics.log_scalar("loss", sums["loss"] / size / log(2), size, round=3)
+        metrics.log_scalar("accuracy", 100 * sums["correct"] / size, size, round=3)

@@ -8,6 +8,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_recur.criterions.counts import totals
 from fairseq_recur.criterions.of_task import CriterionOfTask
 
 
@@ -45,16 +46,8 @@ class ForecastErrorCriterion(CriterionOfTask):
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss, which is ``mse``, and ``mae``."""
-
-        def total(key: str) -> float:
-            return float(sum(log.get(key, 0) for log in logging_outputs))
-
-        values = total("sample_size")
-        metrics.log_scalar("loss", total("loss") / values, values, round=5)
-        metrics.log_scalar("mse", total("loss") / values, values, round=5)
-        metrics.log_scalar("mae", total("absolute") / values, values, round=5)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Whether sums of several batches or processes may be added: they may."""
-        return True
+        sums = totals(logging_outputs)
+        values = sums["sample_size"]
+        metrics.log_scalar("loss", sums["loss"] / values, values, round=5)
+        metrics.log_scalar("mse", sums["loss"] / values, values, round=5)
+        metrics.log_scalar("mae", sums["absolute"] / values, values, round=5)

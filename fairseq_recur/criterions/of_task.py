@@ -2,13 +2,13 @@
 
 from typing import Any, ClassVar
 
-from fairseq.criterions import FairseqCriterion
 from fairseq.tasks import TASK_REGISTRY
 
+from fairseq_recur.criterions.counts import SummedCounts
 from fairseq_recur.errors import ConfigError
 
 
-class CriterionOfTask(FairseqCriterion):
+class CriterionOfTask(SummedCounts):
     """A criterion for the batches of one task.
 
     Raises:

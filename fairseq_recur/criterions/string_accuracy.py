@@ -12,6 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_recur.criterions.counts import totals
 from fairseq_recur.criterions.of_task import CriterionOfTask
 
 
@@ -64,17 +65,9 @@ class StringAccuracyCriterion(CriterionOfTask):
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss, ``accuracy`` of strings and ``position_accuracy``, from 0 to 1."""
-
-        def total(key: str) -> float:
-            return float(sum(log.get(key, 0) for log in logging_outputs))
-
-        strings, positions = total("nsentences"), total("sample_size")
-        metrics.log_scalar("loss", total("loss") / positions, positions, round=5)
-        metrics.log_scalar("accuracy", total("correct_strings") / strings, strings, round=4)
-        share = total("correct_positions") / positions
+        sums = totals(logging_outputs)
+        strings, positions = sums["nsentences"], sums["sample_size"]
+        metrics.log_scalar("loss", sums["loss"] / positions, positions, round=5)
+        metrics.log_scalar("accuracy", sums["correct_strings"] / strings, strings, round=4)
+        share = sums["correct_positions"] / positions
         metrics.log_scalar("position_accuracy", share, positions, round=5)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Whether counts of several batches or processes may be added: they may."""
-        return True

@@ -26,12 +26,17 @@ UNRECORDED = "a machine that was not recorded"
 def commit() -> str:
     """Return the plug-in's commit, with a plus if files were changed.
 
-    Outside of git it is what the environment says, or "unknown".
+    Outside of its git repository it is what the environment says, or "unknown".
     """
-    folder = str(Path(__file__).parent)
-    call = ["git", "-C", folder, "describe", "--always", "--abbrev=7", "--dirty=+"]
-    try:
+    file = Path(__file__)
+
+    def git(*words: str) -> str:
+        call = ["git", "-C", str(file.parent), *words]
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # else it is what an environment is in
+        return git("describe", "--always", "--abbrev=7", "--dirty=+")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get(COMMIT, "unknown")
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from fairseq_recur.experiments.runs import limit
 from fairseq_recur.experiments.steps import Run
 from fairseq_recur.experiments.training_log import TrainingLog, log_in
 
@@ -109,12 +110,8 @@ def trained_share(run: Run) -> float:
         return 0.0
     updates, epochs, _ = log.timeline[-1]
     flags = run.train_flags()
-    parts: list[float] = [
-        done / float(flags[name])
-        for name, done in (("max-update", updates), ("max-epoch", epochs))
-        if float(flags.get(name) or 0) > 0
-    ]
-    return min(1.0, max(parts, default=0.0))
+    limits = limit(flags.get("max-update")), limit(flags.get("max-epoch"))
+    return min(1.0, max(done / most for done, most in zip((updates, epochs), limits)))
 
 
 def validations(log: TrainingLog) -> set[tuple[str, int]]:

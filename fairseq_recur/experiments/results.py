@@ -10,9 +10,10 @@ from sacrebleu.metrics.base import Metric
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
+from fairseq_recur.experiments.speed import measured
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
-from fairseq_recur.files import read_json, write_json, write_text
+from fairseq_recur.files import write_json, write_text
 from fairseq_recur.scoring.comparison import BOTH, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -78,7 +79,7 @@ def collect(
         "runs": runs,
         "comparisons": comparisons,
         "pooled": list(compare_seeds(experiment, outputs_of, references, metrics)),
-        "speed": read_json(work / "speed.json"),
+        "speed": measured([run for run in every if run.finished()]),
     }
 
 

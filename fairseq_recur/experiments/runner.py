@@ -154,10 +154,10 @@ class Runner:
             if step is None:  # the process that held the lock has just finished it
                 return
             slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
-            state = run.state()
-            for later in run.steps[run.steps.index(step) + 1 :]:
-                state.pop(later, None)
-            entry = {"key": run.key(step), "seconds": state.get(step, {}).get("seconds", 0.0)}
+            known = run.state()
+            # Nothing of later steps stays, nor of a step that other settings had: it is outdated.
+            state = {s: known[s] for s in run.steps[: run.steps.index(step)] if s in known}
+            entry = {"key": run.key(step), "seconds": known.get(step, {}).get("seconds", 0.0)}
             if step == "train":
                 entry["read"] = run.reads()
             entry |= {

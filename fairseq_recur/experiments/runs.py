@@ -249,11 +249,11 @@ class SystemRun(Run):
             )
 
 
-def limit(value: str | None) -> float:
-    """Return a training's limit as a number; 0 is none, and fairseq refuses what is no number."""
+def limit(value: Any) -> float:
+    """Return the value of a flag as a number; 0 is no limit, and neither is what is no number."""
     try:
         return float(value or 0) or math.inf
-    except ValueError:
+    except (TypeError, ValueError):  # fairseq refuses it
         return math.inf
 
 

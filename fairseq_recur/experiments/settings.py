@@ -17,7 +17,7 @@ from sacrebleu.metrics.base import Metric
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.machine import gpus_for
 from fairseq_recur.experiments.schema import fill, in_file, setting
-from fairseq_recur.files import inside
+from fairseq_recur.files import inside, read_yaml
 from fairseq_recur.scoring.comet import DEFAULT_MODEL
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -239,12 +239,7 @@ def _load(path: Path) -> DictConfig:
     """Read one file and make the paths inside it absolute."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} is not YAML: {' '.join(str(error).split())}; correct it there"
-        ) from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
     folder = path.absolute().parent

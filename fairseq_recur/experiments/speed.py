@@ -1,5 +1,6 @@
 """How fast systems train and decode, and their memory, measured alternately."""
 
+import math
 import re
 import subprocess
 import time
@@ -18,6 +19,10 @@ from fairseq_recur.files import read_json, write_json
 
 MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
 """The results of training and of decoding: speed and memory."""
+NOT_MEASURED = re.compile(
+    "eval-|(maximize-)?best-checkpoint-metric|tensorboard-|wandb-|aim-|azureml-"
+)
+"""Flags of validation, and of what shows curves of a training elsewhere."""
 POLL = 0.1
 """Seconds between two measurements of a process's memory."""
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
@@ -40,14 +45,9 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
     """
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
-    key: list[Any] = [
-        asdict(speed),
-        *(run.relative([*run.train_argv(), *run.generate_argv()]) for run in runs),
-    ]
-    before = (read_json(work / "speed.json") or {"key": [None]})["key"]
-    if before[0] == key[0] and len(before) == len(key):
-        if all(run.same(*pair) for run, *pair in zip(runs, before[1:], key[1:])):
-            return
+    known = measured(runs)
+    if known is not None and known["systems"].keys() == {run.system.name for run in runs}:
+        return
     found: dict[str, dict[str, list[float]]] = {
         run.system.name: {name: [] for pair in MEASURES for name in pair} for run in runs
     }
@@ -62,10 +62,35 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
         "threads": environment["OMP_NUM_THREADS"],
         "machine": machine.machine(),
         "commit": machine.commit(),
-        "key": key,
+        "key": [asdict(speed), *map(commands, runs)],
         "systems": found,
     }
     write_json(work / "speed.json", content)
+
+
+def commands(run: SystemRun) -> list[str]:
+    """Return the words of the commands that are measured."""
+    return run.relative([*run.train_argv(), *run.generate_argv()])
+
+
+def measured(runs: Sequence[SystemRun]) -> dict[str, Any] | None:
+    """Return the content of speed.json, of the systems whose commands have stayed the same.
+
+    Args:
+        runs: finished ones of one experiment, with any seeds
+
+    Returns:
+        None if there is no such system, or the experiment measures no speed or another one
+    """
+    speed = runs[0].experiment.speed if runs else None
+    content = read_json(runs[0].work / "speed.json") if runs else None
+    if speed is None or content is None or content["key"][0] != asdict(speed):
+        return None
+    before = dict(zip(content["systems"], content["key"][1:]))
+    known = [run for run in runs if run.system.name in before]
+    same = {r.system.name for r in known if r.same(before[r.system.name], commands(r))}
+    systems = {name: found for name, found in content["systems"].items() if name in same}
+    return {**content, "systems": systems} if systems else None
 
 
 def training_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, float]:
@@ -76,12 +101,13 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, 
     """
     speed = run.experiment.speed
     assert speed is not None
+    # A line of the log is about the updates since the last one, so a part of one does not count.
+    first = math.ceil(speed.warmup / INTERVAL) * INTERVAL
     log = run.work / "speed.log"
     log.unlink(missing_ok=True)
-    validation = re.compile("eval-|(maximize-)?best-checkpoint-metric")
     flags = {
-        **{k: v for k, v in run.train_flags().items() if not validation.match(k)},
-        "max-update": speed.warmup + speed.updates, "max-epoch": None, "no-save": True,
+        **{k: v for k, v in run.train_flags().items() if not NOT_MEASURED.match(k)},
+        "max-update": first + speed.updates, "max-epoch": None, "no-save": True,
         "disable-validation": True, "log-format": "json",
         "log-interval": INTERVAL, "log-file": str(log),
         "save-dir": str(run.work / "speed"),  # else it would resume from ./checkpoints
@@ -90,7 +116,7 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, 
     peak = _call(words, environment, run.work / "speed.out")
     steps = read_log(log).steps
     # Not "ups", which fairseq rounds to two digits: words per second over words per update.
-    rates = [s["wps"] / s["wpb"] for updates, s in sorted(steps.items()) if updates > speed.warmup]
+    rates = [s["wps"] / s["wpb"] for updates, s in sorted(steps.items()) if updates > first]
     return len(rates) / sum(1 / rate for rate in rates), peak
 
 

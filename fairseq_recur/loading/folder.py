@@ -46,6 +46,11 @@ def find_checkpoints(
     home = Path(folder).expanduser()
     if home.is_file() and checkpoint is None:
         return home.parent, [home]
+    if home.is_file():
+        raise ConfigError(
+            f"{folder} is a checkpoint, and checkpoint={checkpoint!r} names another; give one of "
+            "them, or the folder and a name"
+        )
     if not home.is_dir():
         raise ConfigError(
             f"no file or folder {folder} ({home.absolute()}); expected a checkpoint, the "

@@ -17,7 +17,7 @@ from omegaconf import II
 from fairseq_recur.models.monitoring import MonitoringOptions
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
-from fairseq_recur.modules.options import declared, listed, option
+from fairseq_recur.modules.options import declared, flag, listed, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.stream_memory import SeriesMemory
 from fairseq_recur.modules.transformer_xl import TransformerXLOptions
@@ -163,10 +163,10 @@ def part_options(slots: list[Slot]) -> dict[str, list[str]]:
     for slot in slots:
         for part in slot.around:
             for name in declared(part):
-                owners[name] = [f"--{slot.option.replace('_', '-')} {' or '.join(slot.table)}"]
+                owners[name] = [f"{flag(slot.option)} {' or '.join(slot.table)}"]
         for name, part in slot.table.items():
             for owned in declared(part):
-                owners.setdefault(owned, []).append(f"--{slot.option.replace('_', '-')} {name}")
+                owners.setdefault(owned, []).append(f"{flag(slot.option)} {name}")
     return owners
 
 

@@ -171,7 +171,7 @@ class Pretrained:
                 "use translate(texts, truncate=True, min_len=..., max_len_b=...) "
                 "(fairseq-recur translate --min-len N --max-len-b N)"
             )
-        validated = {k: v for k, v in json.loads(saved).items() if k in OPTIONS}
+        validated = {k: v for k, v in json.loads(saved or "{}").items() if k in OPTIONS}
         return self.translate(texts, truncate=truncate, **{**(validated or SUMMARIES), **options})
 
     def complete(self, texts: str | Sequence[str], **options: Any) -> str | list[str]:

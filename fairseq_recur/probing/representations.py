@@ -46,7 +46,7 @@ class SentenceEncoder:
         task: FairseqTask,
         codec: Codec,
         device: torch.device,
-        max_tokens: int = 4000,
+        max_tokens: int,
     ) -> None:
         encoder: Any = model.encoder
         self.encoder = encoder.to(device).float().eval().requires_grad_(False)
@@ -123,7 +123,7 @@ class SentenceEncoder:
 
 
 def load_encoder(
-    path: str, data: str | None, codec: Codec, device: torch.device
+    path: str, data: str | None, codec: Codec, device: torch.device, max_tokens: int
 ) -> SentenceEncoder:
     """Load the encoders of a checkpoint.
 
@@ -132,6 +132,7 @@ def load_encoder(
         data: folder with the dictionaries; None to look where `from_pretrained` does
         codec: divides a sentence into its subwords
         device: where to compute
+        max_tokens: subwords per batch, including padding
 
     Raises:
         CheckpointError: not a checkpoint, or one that does not fit the dictionaries
@@ -144,4 +145,4 @@ def load_encoder(
             f"{path}: a {type(model).__name__} has no Transformer encoder; expected an "
             "encoder-decoder of this plug-in or fairseq's transformer"
         )
-    return SentenceEncoder(model, found.task, codec, device)
+    return SentenceEncoder(model, found.task, codec, device, max_tokens)

@@ -35,7 +35,6 @@ def compare_pooled(
     control: Sequence[np.ndarray],
     metric: Metric | MeanMetric,
     samples: int,
-    seed: int = DEFAULT_SEED,
 ) -> Pooled:
     """Test a difference by approximate randomization (Riezler & Maxwell 2005).
 
@@ -46,10 +45,9 @@ def compare_pooled(
         system, control: one array of `statistics` per seed, equally many for both
         metric: the metric of these statistics
         samples: number of random exchanges
-        seed: of the exchanges
     """
     a, b = np.sum(system, axis=0), np.sum(control, axis=0)
-    kept = np.random.default_rng(seed).integers(2, size=(samples, len(a)), dtype=bool)
+    kept = np.random.default_rng(DEFAULT_SEED).integers(2, size=(samples, len(a)), dtype=bool)
     size = len(system) * len(a)
     (name, of_a), (_, of_b) = (score(metric, x.sum(0), size) for x in (a, b))
     observed = of_a - of_b

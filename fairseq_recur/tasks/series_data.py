@@ -109,8 +109,17 @@ def _read_date(form: str, text: str) -> datetime:
 
 
 def columns_of(text: str) -> list[str]:
-    """Return the names in the value of --series-columns, a line of CSV."""
-    names = next(csv.reader([text], skipinitialspace=True), [])
+    """Return the names in the value of --series-columns, a line of CSV.
+
+    Raises:
+        ConfigError: it is more than one line
+    """
+    try:
+        names = next(csv.reader([text], skipinitialspace=True), [])
+    except csv.Error:
+        raise ConfigError(
+            f"--series-columns {text!r}: expected one line; leave out the line breaks"
+        ) from None
     return [name.strip() for name in names if name.strip()]
 
 

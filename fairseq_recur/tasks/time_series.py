@@ -310,7 +310,8 @@ class TimeSeriesTask(FairseqTask):
                 one before, or the order is another; or only the last batch is left, and dropped
         """
         if self.cfg.drop_last_batch and isinstance(dataset, WindowDataset):
-            dataset.multiple = self.whole_batch(dataset, kwargs.get("max_sentences"))
+            size = self.whole_batch(dataset, kwargs.get("max_sentences"))
+            dataset.multiple = windows_of_batch(size, kwargs.get("required_batch_size_multiple", 1))
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and not iterator.disable_shuffling:
@@ -356,6 +357,11 @@ class TimeSeriesTask(FairseqTask):
             "(processes x --batch-size), a batch begins after the windows of --input-length "
             f"{self.cfg.input_length} that are remembered; give a smaller --batch-size"
         )
+
+
+def windows_of_batch(size: int, multiple: int) -> int:
+    """Return how many windows fairseq puts into a batch, with --required-batch-size-multiple."""
+    return size - size % multiple if size > multiple else size
 
 
 @extend("fairseq.checkpoint_utils:_upgrade_state_dict", "scale of a series")

@@ -156,6 +156,21 @@ def test_results_say_that_kernels_were_off(bench: Any, monkeypatch: pytest.Monke
     assert bench("reports").provenance()["command"] == f"OMP_NUM_THREADS=2 {command}"
 
 
+def test_the_commit_is_not_that_of_a_repository_with_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's project is a repository, and this package in its environment is not part of it."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    (tmp_path / "machine.py").touch()
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+    monkeypatch.delenv(machine.COMMIT, raising=False)
+    assert machine.commit() == "unknown"
+    subprocess.run([*git, "add", "machine.py"], check=True)
+    assert machine.commit() != "unknown"
+
+
 def test_the_commit_of_a_copy_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert machine.commit() == "unknown"

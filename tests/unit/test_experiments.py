@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +299,10 @@ def test_what_is_no_experiment(tmp_path: Path) -> None:
             read_experiment([tmp_path / "bad.yaml"])
         with pytest.raises(ConfigError, match="contains itself, or is nested too deeply; correct"):
             read(tmp_path, {}, f"title={endless}")
+    for wrong in (b"3", b"title: \xff", b"title: ${"):
+        (tmp_path / "bad.yaml").write_bytes(wrong)
+        with pytest.raises(ConfigError, match="bad.yaml is not YAML: .*; correct it there"):
+            read_experiment([tmp_path / "bad.yaml"])
     (tmp_path / "list.yaml").write_text("- a")
     with pytest.raises(ConfigError, match="expected keys and values"):
         read_experiment([tmp_path / "list.yaml"])
@@ -321,7 +327,7 @@ def runs(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> 
 def test_checkpoints_are_kept_by_updates_where_they_are_saved_by_updates() -> None:
     """fairseq's default, 0, saves none."""
     assert [by_updates({"save-interval-updates": n}) for n in (0, "0", 5)] == [False, False, True]
-    assert not by_updates({})
+    assert not by_updates({}) and not by_updates({"save-interval-updates": [5]})
 
 
 def test_an_average_knows_its_newest_checkpoint(tmp_path: Path) -> None:
@@ -459,6 +465,11 @@ def test_jobs_are_spread_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     lock = hold(tmp_path / "lock")
     assert lock is not None and hold(tmp_path / "lock") is None
+    # `is_locked` has it for a moment, and that is no holder.
+    with open(tmp_path / "looked at", "a") as looked:
+        fcntl.flock(looked, fcntl.LOCK_SH)
+        threading.Timer(0.01, fcntl.flock, (looked, fcntl.LOCK_UN)).start()
+        assert hold(tmp_path / "looked at") is not None
     lock.close()
     assert hold(tmp_path / "lock") is not None
 
@@ -471,13 +482,35 @@ def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
             {"epoch": 1, "update": 0.1, "num_updates": n, "ups": "0.01", "wps": wps, "wpb": "1000"}
             for n, wps in ((5, "99"), (10, "99"), (15, "12"), (20, "6"))
         ]
+        given.append(words)
         Path(words[words.index("--log-file") + 1]).write_text("\n".join(map(json.dumps, lines)))
         return 300.0
 
+    given: list[list[str]] = []
     monkeypatch.setattr(speed, "_call", train)
-    run = runs(tmp_path, {"speed": {"updates": 10}})[0]
-    run.work.mkdir()
-    assert speed.training_speed(run, {}) == pytest.approx((0.008, 300))  # their harmonic mean
+    # A line is about five updates, so one after seven counts from the tenth on.
+    for warmup in (10, 7):
+        measured = {"updates": 10, "warmup": warmup}
+        run = runs(tmp_path, {"speed": measured}, "train.tensorboard-logdir=tb")[0]
+        run.work.mkdir(exist_ok=True)
+        assert speed.training_speed(run, {}) == pytest.approx((0.008, 300))  # their harmonic mean
+        assert given[-1][given[-1].index("--max-update") + 1] == "20"
+        assert "--tensorboard-logdir" not in given[-1], "the curves of the training"
+
+
+def test_the_table_has_the_speed_of_its_own_commands(tmp_path: Path) -> None:
+    """Not that of a former search, nor that of one that is no longer asked for."""
+    some = runs(tmp_path, {"speed": {}})
+    ones = {run.system.name: run for run in reversed(some)}.values()
+    assert len(ones) > 1
+    key = [asdict(some[0].experiment.speed), *map(speed.commands, ones)]
+    systems = {run.system.name: {"updates_per_second": [1.0]} for run in ones}
+    write_json(some[0].work / "speed.json", {"key": key, "systems": systems})
+    assert speed.measured(some)["systems"] == systems
+    assert speed.measured(some[:1])["systems"].keys() == {some[0].system.name}
+    assert speed.measured(runs(tmp_path, {"speed": {}}, "generate.beam=7")) is None
+    assert speed.measured(runs(tmp_path, {"speed": {"updates": 7}})) is None
+    assert speed.measured(runs(tmp_path)) is None and speed.measured([]) is None
 
 
 def test_the_memory_of_a_command_is_its_own(

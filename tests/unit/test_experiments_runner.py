@@ -268,6 +268,15 @@ def test_stop_waits_longer_than_a_training_may_take(
     assert now[0] > runner.PATIENCE
 
 
+def test_nothing_is_known_of_a_step_that_other_settings_had(tmp_path: Path, calls: Any) -> None:
+    """An average of a shorter training would stand for the longer one."""
+    run, *_ = three(tmp_path)
+    assert "average" not in run.steps
+    run.write_state({"average": {"key": [], "done": True}})
+    assert Runner([run], 1)() == [] and run.finished()
+    assert run.state().keys() == {*run.steps}
+
+
 def test_what_a_training_reads_is_stored(tmp_path: Path, calls: Any) -> None:
     """Also of one that an earlier version began, when it is accepted; nothing is trained again."""
     (tmp_path / "bin").mkdir()

@@ -47,6 +47,8 @@ def test_checkpoints_that_are_named(tmp_path: Path) -> None:
     home = make(tmp_path / "home", "a.pt", "b.pt")
     other = make(tmp_path / "other", "c.pt") / "c.pt"
     assert find_checkpoints(home / "a.pt", None) == (home, [home / "a.pt"])
+    with pytest.raises(ConfigError, match="is a checkpoint, and checkpoint='b.pt' names another"):
+        find_checkpoints(home / "a.pt", "b.pt")
     assert find_checkpoints(str(home), ["b.pt", other]) == (home, [home / "b.pt", other])
 
 

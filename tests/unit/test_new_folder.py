@@ -1,6 +1,7 @@
 """`convert` and `export` write a folder completely or not at all."""
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,24 @@ def test_what_a_kill_has_left_is_removed(tmp_path: Path) -> None:
         fill(target)
     assert (target / "a").exists() and not killed.exists()
     assert (alive / "half").exists() and (own / "half").exists()
+
+
+def test_a_finished_folder_is_nobodys_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks for leftovers just before this one gives its folder the name."""
+    target, rename = tmp_path / "model.pt", os.replace
+
+    def replace(*names: Any) -> None:
+        monkeypatch.setattr(os, "replace", rename)
+        with whole_or_nothing(tmp_path / "model.pt"):  # removes what a kill has left
+            assert Path(names[0]).exists()
+        (tmp_path / "model.pt").rmdir()
+        rename(*names)
+
+    monkeypatch.setattr(os, "replace", replace)
+    fill(target)
+    assert (target / "a").read_text() == "whole"
 
 
 def test_a_full_disk_is_explained_and_a_defect_is_not(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Captured attention equals the equations, and the figures draw it."""
 
 import math
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -434,4 +435,5 @@ def test_options_of_tokenizers_are_fairseqs() -> None:
         "--sentencepiece-model m -s en -t de".split()
     )
     assert (args.subcommand, args.checkpoint, args.source_lang) == ("attention", "a.pt", "en")
+    assert given_options(Namespace(sentencepiece_alpha=0.0)) == {"sentencepiece_alpha": 0.0}
     assert (args.bpe, given_options(args)) == ("sentencepiece", {"sentencepiece_model": "m"})

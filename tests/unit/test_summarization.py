@@ -173,6 +173,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
         (["--eval-rouge-args", '{"temperature": 0}'], "temperature=0: expected more than 0"),
         (["--eval-rouge-args", '{"diverse_beam_groups": 3}'], "a beam that is a multiple of"),
         (["--eval-rouge-args", '{"min_len": 60, "max_len_b": 50}'], "min_len=60 is more than the"),
+        (["--eval-rouge-args", '{"min_len": -5}'], "min_len=-5: expected at least 0"),
         (["--eval-rouge-args", '{"min_len": 201}'], "min_len=201 is more than the longest"),
         (["--eval-rouge-args", '{"min_len": 55}', "--max-target-positions", 55], "'s 55 positions"),
         (["--eval-rouge-detok", "mozes"], "--eval-rouge-detok mozes: expected one of moses"),

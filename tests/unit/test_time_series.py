@@ -192,6 +192,12 @@ def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
         assert {*map(len, drawn)} == {8} and len({*sum(drawn, [])}) == left
         if order == "sequential" or split == "valid":
             assert sum(drawn, []) == list(range(left))
+    # fairseq makes batches of 8 for 12, with its default multiple.
+    fresh = task(series, drop_last_batch=True)
+    fresh.load_dataset("valid")
+    windows = fresh.dataset("valid")
+    found = fresh.get_batch_iterator(windows, max_sentences=12, required_batch_size_multiple=8)
+    assert [len(batch["id"]) for batch in found.next_epoch_itr()] == [8] * 4
     with pytest.raises(ConfigError, match="valid has 37 windows, fewer than a batch of 40"):
         made.get_batch_iterator(made.dataset("valid"), max_sentences=40)
     with pytest.raises(ConfigError, match="--drop-last-batch needs --batch-size"):
