@@ -20,9 +20,10 @@ from fairseq_recur.cli.experiment import ABOUT, places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runs import SystemRun, runs_of
-from fairseq_recur.experiments.settings import Experiment, read_experiment
+from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold

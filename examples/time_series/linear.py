@@ -12,14 +12,8 @@ from typing import Any
 import numpy
 from cells import Cell
 
-from fairseq_recur.tasks.series_data import (
-    columns_of,
-    forecast_rows,
-    read_series,
-    scale_of,
-    split_rows,
-    standardised,
-)
+from fairseq_recur.tasks.series_data import columns_of, read_series
+from fairseq_recur.tasks.series_splits import forecast_rows, scale_of, split_rows, standardised
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 """Of the squared weights, relative to the mean square of the inputs."""

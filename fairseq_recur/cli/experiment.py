@@ -23,6 +23,7 @@ import torch
 from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
+from fairseq_recur.experiments.reading import read_experiment, stored, stored_experiment
 from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runner import (
     PATIENCE,
@@ -33,12 +34,7 @@ from fairseq_recur.experiments.runner import (
     stoppable,
 )
 from fairseq_recur.experiments.runs import SystemRun, runs_of
-from fairseq_recur.experiments.settings import (
-    Experiment,
-    read_experiment,
-    stored,
-    stored_experiment,
-)
+from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import LOCK, Run
 from fairseq_recur.files import write_json

@@ -19,7 +19,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.loading.models import load
-from fairseq_recur.tasks.series_data import SPLITS
+from fairseq_recur.tasks.series_splits import SPLITS
 from fairseq_recur.tasks.time_series import TimeSeriesTask, windows_of_batch
 
 BATCH = 32

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import fairseq_recur
 from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.plotting.curves import PER_LAYER, X_LABELS, choose_panels, draw
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def parts_quantities() -> dict[str, str]:
     """What the model's parts log in each layer; loading them takes seconds."""
+    fairseq_recur.register()  # which this command has not done yet
     from fairseq_recur.modules.parts import quantities
 
     return quantities()

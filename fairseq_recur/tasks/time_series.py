@@ -25,14 +25,10 @@ from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting, model_class
-from fairseq_recur.tasks.series_data import (
+from fairseq_recur.tasks.series_data import Array, Series, as_columns, columns_of, read_series
+from fairseq_recur.tasks.series_splits import (
     SPLITS,
-    Array,
-    Series,
-    as_columns,
-    columns_of,
     forecast_rows,
-    read_series,
     scale_of,
     split_rows,
     standardised,

@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 
-from fairseq_recur.experiments.settings import read_experiment
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.files import write_json
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

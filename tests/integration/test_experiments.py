@@ -25,8 +25,8 @@ from fairseq_recur.cli.experiment import is_held
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.other_sets import write_binary
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.runs import runs_of
-from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.locks import hold
 from fairseq_recur.scoring.generation import read_hypotheses

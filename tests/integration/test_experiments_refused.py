@@ -11,8 +11,9 @@ import pytest
 
 from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.runs import runs_of
-from fairseq_recur.experiments.settings import Scoring, read_experiment
+from fairseq_recur.experiments.settings import Scoring
 from fairseq_recur.scoring import comet
 from tests.integration.test_experiments import content, write
 

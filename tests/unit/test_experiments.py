@@ -25,10 +25,11 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import settings, speed
 from fairseq_recur.experiments.other_sets import make_data
 from fairseq_recur.experiments.progress import Progress, trained_share
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, by_updates, pairs, runs_of
-from fairseq_recur.experiments.settings import arguments, read_experiment
+from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.experiments.table import table
 from fairseq_recur.files import write_json
 from fairseq_recur.locks import hold

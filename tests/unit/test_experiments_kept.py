@@ -10,8 +10,8 @@ import pytest
 
 from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.reading import from_here, read_experiment
 from fairseq_recur.experiments.runs import SystemRun, runs_of
-from fairseq_recur.experiments.settings import from_here, read_experiment
 from fairseq_recur.files import read_json, write_json
 from tests.unit.test_experiments import STARTED, content, read, runs
 

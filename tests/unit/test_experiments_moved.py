@@ -16,8 +16,8 @@ from fairseq_recur.cli import experiment, experiment_check, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import speed
 from fairseq_recur.experiments.other_sets import Decoding
+from fairseq_recur.experiments.reading import stored, stored_experiment
 from fairseq_recur.experiments.runs import SystemRun, runs_of
-from fairseq_recur.experiments.settings import stored, stored_experiment
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold, is_locked
 from tests.unit.test_experiments import content, read
@@ -152,7 +152,7 @@ def test_other_sets_and_speed_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     (run, *_) = runs_of(read(work, {"speed": {}}), work)
     words = [*run.train_argv(), *run.generate_argv()]  # as an earlier version stored them
     limits = {"updates": 40, "warmup": 10, "repeats": 3}
-    write_json(work / "speed.json", {"key": [limits, words]})
+    write_json(work / "speed.json", {"key": [limits, words], "systems": {run.system.name: {}}})
     work.rename(tmp_path / "moved")
     assert decoding(tmp_path / "moved").finished()
     monkeypatch.setattr(speed, "_call", None)

@@ -1,6 +1,7 @@
 """Reading training logs, and drawing curves from them."""
 
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -156,6 +157,15 @@ def test_subsets_with_similar_names_have_their_own_labels() -> None:
     figure = draw([("one", log)], {"loss": ["valid_loss", "valid_long_loss"]}, "updates")
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["one, validation", "one, valid_long"]
+
+
+def test_the_command_draws_what_layers_log(tmp_path: Path) -> None:
+    """In a process of its own, in which nothing is registered yet."""
+    line = '{"epoch": 1, "update": 0.5, "loss": "8", "num_updates": "2", "gate_encoder_0": "0.3"}'
+    log, output = write(tmp_path / "log", [f"train_inner | {line}"]), tmp_path / "gates.svg"
+    words = ["plot", "curves", str(log), "--metric", "gate", "--output", str(output)]
+    subprocess.run([sys.executable, "-m", "fairseq_recur", *words], check=True)
+    assert output.read_bytes().startswith(b"<?xml")
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,8 @@ from omegaconf import OmegaConf
 from fairseq_recur.cli import main
 from fairseq_recur.criterions.forecast_error import ForecastErrorCriterion, forecast_errors
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.tasks.series_data import (
-    as_columns,
-    columns_of,
-    read_series,
-    scale_of,
-    split_rows,
-)
+from fairseq_recur.tasks.series_data import as_columns, columns_of, read_series
+from fairseq_recur.tasks.series_splits import scale_of, split_rows
 from fairseq_recur.tasks.time_series import STATE, TimeSeriesConfig, TimeSeriesTask
 from tests.series import write_series
 
