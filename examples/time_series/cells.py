@@ -279,7 +279,7 @@ def check_files(cells: Iterable[Cell], folder: str) -> None:
     if missing:
         raise ConfigError(
             f"DATA={folder}: expected a folder with {', '.join(missing)}; README.md says "
-            "where to get them"
+            "where to get them, and CELLS chooses others, also a file of your own"
         )
 
 

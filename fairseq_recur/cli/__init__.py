@@ -131,8 +131,14 @@ PRINTS = {"--dry-run", "--help", "--list", "-h"}
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" if a known word comes close to *word*, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
+    """Return "; did you mean ...?" if a known word comes close to *word*, else nothing.
+
+    One with the same parts in another order, such as rsa_transformer for transformer_rsa, is the
+    closest.
+    """
+    words = list(known)
+    same = [other for other in words if sorted(other.split("_")) == sorted(word.split("_"))]
+    close = same or difflib.get_close_matches(word, words, n=2, cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -136,9 +136,10 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: int | None) -> 
     if len(numbered) < last:
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         names = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt file"
+        remedy = "Give a smaller --last" if numbered else "Name the files: --inputs FILE FILE"
         raise ConfigError(
             f"--last {last}: {folder} has {len(numbered)} files {shape}{bound}; "
-            f"it contains {names}. Give a smaller --last"
+            f"it contains {names}. {remedy}"
         )
     return [numbered[number] for number in sorted(numbered, reverse=True)[:last]]
 

@@ -60,7 +60,7 @@ def read_layers(path: str) -> Layers:
         raise ConfigError(
             f"{path} has no recurrence encoding matrices; expected a model with "
             "--encoder-self-attention or --decoder-self-attention rsa or toeplitz, or with "
-            "--cross-attention-mixture rsa"
+            "--cross-attention-mixture rsa; `plot attention` draws other models"
         )
     return layers
 

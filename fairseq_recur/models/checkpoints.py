@@ -173,6 +173,12 @@ def misfits(model: BaseFairseqModel, weights: Weights) -> str:
             "its vocabulary has another size: use the dict.*.txt that it was trained "
             "with (fairseq-preprocess --srcdict and --tgtdict)"
         )
+    elif lines == shapes and all("embed_positions" in s for s in shapes):
+        remedy = (
+            "its table of positions has another size: give the checkpoint's, without its two "
+            "further rows, as --max-source-positions and --max-target-positions; longer texts "
+            "need another model, such as T5"
+        )
     else:
         remedy = (
             "it belongs to another architecture: give the --arch and the sizes that it was "

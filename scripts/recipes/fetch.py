@@ -72,8 +72,8 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
     raise ConfigError(
         f"{archive.name} could not be downloaded:\n"
         + "\n".join(failures)
-        + "\nIf an address is dead,"
-        " get the file elsewhere and use its folder as mirror"
+        + "\nIf an address is dead, get the file elsewhere and set the recipe's "
+        "variable SUMMARIZATION_MIRROR, WMT_MIRROR, MULTI30K_MIRROR or LM_MIRROR to its folder"
     )
 
 

@@ -131,7 +131,7 @@ def test_newest_checkpoints_of_a_folder(tmp_path: Path) -> None:
         (["nowhere"], {"last": 2}, "which does not exist"),
         (["."], {}, "--last N"),
         (["."], {"last": 0}, "--last N"),
-        (["."], {"last": 1}, "has 0 files checkpointE.pt; it contains a.pt"),
+        (["."], {"last": 1}, "0 files checkpointE.pt; it contains a.pt.* Name the files: --inputs"),
     ],
 )
 def test_options_that_contradict_each_other(

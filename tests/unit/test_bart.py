@@ -76,6 +76,14 @@ def test_other_vocabularies_are_refused(make_model: Build, rows: int) -> None:
         make_model(*BART, *PLAIN).load_state_dict(state)
 
 
+def test_a_table_of_positions_has_one_size(make_model: Build) -> None:
+    """BART's are learned, so a longer table has rows that nothing could initialise."""
+    state = released(make_model("bart_base", *SMALL))
+    longer = make_model(*BART, *PLAIN, "--max-source-positions", "2048")
+    with pytest.raises(CheckpointError, match="positions has another size: .*--max-source-pos"):
+        longer.load_state_dict(state)
+
+
 def test_no_row_of_another_model_is_cut(make_model: Build) -> None:
     stock = make_model("transformer", *SMALL)
     state = {name: weight.clone() for name, weight in stock.state_dict().items()}

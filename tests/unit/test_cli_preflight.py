@@ -82,6 +82,12 @@ def test_unknown_architecture(flags: str, data: Path, capsys: pytest.CaptureFixt
     assert "unknown architecture 'transformer_tiy'; did you mean transformer_tiny" in message
 
 
+def test_an_architecture_with_its_words_in_another_order() -> None:
+    """Presets of one family end in _rsa, those of another begin with rsa_."""
+    with pytest.raises(ConfigError, match="did you mean rsa_transformer_tiny[?]"):
+        preflight.check_architecture(["--arch", "transformer_rsa_tiny"])
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_misspelled_preset(name: str) -> None:
     wrong = name[:-3] + name[-2] + name[-3] + name[-1]  # two letters exchanged
