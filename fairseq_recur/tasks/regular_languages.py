@@ -19,8 +19,9 @@ from omegaconf import II
 
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
+from fairseq_recur.tasks.fitting import fitting, model_class
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
-from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting, model_class
+from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from torch import Tensor
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag
-from fairseq_recur.tasks.rows import RowDataset, model_class
+from fairseq_recur.tasks.fitting import model_class
+from fairseq_recur.tasks.rows import RowDataset
 
 logger = logging.getLogger(__name__)
 

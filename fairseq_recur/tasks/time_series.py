@@ -24,7 +24,8 @@ from torch import Tensor
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting, model_class
+from fairseq_recur.tasks.fitting import fitting, model_class
+from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.series_data import Array, Series, as_columns, columns_of, read_series
 from fairseq_recur.tasks.series_splits import (
     SPLITS,
