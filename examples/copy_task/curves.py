@@ -14,6 +14,7 @@ from fairseq_recur.scoring import tables
 
 LEARNED = 0.99
 HEADER = ["length", "samples", "system", "accuracy", f"updates to {LEARNED}", "loss", "seeds"]
+HOSTS = ("brt_lm", "tlb_lm")
 STYLES = ("-", "--", ":", "-.")
 
 Results = list[dict[str, Any]]
@@ -91,12 +92,13 @@ def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, 
 
 
 def draw(results: Results, file: Path) -> None:
-    """Draw accuracies over lengths, and losses at the longest one, for both hosts."""
-    figure = new_figure(14.0, 3.6)
-    panels = figure.subplots(1, 4)
+    """Draw accuracies over lengths, and losses at the longest one, for each host with a result."""
+    hosts = [h for h in HOSTS if any(r["system"].endswith(h) for r in results)]
+    figure = new_figure(7.0 * len(hosts), 3.6)
+    panels = figure.subplots(1, 2 * len(hosts))
     longest = max(result["length"] for result in results)
     sizes = sorted({result["samples"] for result in results}, reverse=True)
-    for host, accuracy, loss in zip(("brt_lm", "tlb_lm"), panels[:2], panels[2:]):
+    for host, accuracy, loss in zip(hosts, panels[: len(hosts)], panels[len(hosts) :]):
         accuracy.set(title=host, xlabel="length", ylabel="accuracy", ylim=(-0.02, 1.02))
         loss.set(title=f"{host}, length {longest}", xlabel="updates", ylabel="loss")
         for number, system in enumerate((host, f"rsa_{host}")):

@@ -100,6 +100,25 @@ def test_the_other_samples_repeat_a_sequence_once(modules: Callable[[str], Any])
     assert [samples.possible("duplicate", n) for n in (12, 24)] == [11_000, 11_111_000_000]
 
 
+@pytest.mark.parametrize(
+    "systems, titles",
+    [
+        (["tlb_lm", "rsa_tlb_lm"], ["tlb_lm", "tlb_lm, length 24"]),
+        (["rsa_brt_lm", "tlb_lm"], ["brt_lm", "tlb_lm", "brt_lm, length 24", "tlb_lm, length 24"]),
+    ],
+)
+def test_a_figure_has_no_panel_of_a_model_without_result(
+    systems: list[str], titles: list[str], modules: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    curves, figures = modules("curves"), []
+    monkeypatch.setattr(curves, "save", lambda figure, file: figures.append(figure))
+    loss = {"updates": [1, 2], "values": [2.0, 1.0]}
+    shared = {"length": 24, "samples": 32, "last": 0.5, "loss": loss}
+    curves.draw([{"system": name, **shared} for name in systems], Path("figure.png"))
+    assert [panel.get_title() for panel in figures[0].axes] == titles
+
+
 @pytest.mark.slow
 def test_everything_is_trained_once(
     miniature: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
