@@ -174,10 +174,15 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *SEGMENTS,
         *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
     ],
-    "bias-per-head": [*SEGMENTS, "--srformer-neuron-bias", "--srformer-neuron-per-head"],
+    # At a threshold of 0.1, which initial biases are about, half precision moves some spikes.
+    "bias-per-head": [
+        *SEGMENTS,
+        *"--srformer-neuron-bias --srformer-neuron-per-head --srformer-threshold-init 1".split(),
+    ],
     "unit-bias-per-head": [
         *SEGMENTS,
         *"--srformer-scale unit --srformer-neuron-bias --srformer-neuron-per-head".split(),
+        *"--srformer-threshold-init 1".split(),
     ],
     "no-segmented-term-stored": [
         *SEGMENTS,

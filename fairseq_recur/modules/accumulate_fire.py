@@ -56,8 +56,6 @@ class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
             nn.Parameter(x.expand(shape).clone()) for x in (leak, threshold)
         )
         exempt_from_decay(self.leak, self.threshold)
-        if self.linear.bias is not None:
-            exempt_from_decay(self.linear.bias)
 
     @property
     def plain(self) -> bool:
