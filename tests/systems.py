@@ -174,15 +174,16 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *SEGMENTS,
         *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
     ],
-    # At a threshold of 0.1, which initial biases are about, half precision moves some spikes.
+    # A threshold away from the initial biases, or half precision moves some spikes.
     "bias-per-head": [
         *SEGMENTS,
         *"--srformer-neuron-bias --srformer-neuron-per-head --srformer-threshold-init 1".split(),
     ],
+    # A norm over all channels: one of a channel may be so small that half precision changes it.
     "unit-bias-per-head": [
         *SEGMENTS,
-        *"--srformer-scale unit --srformer-neuron-bias --srformer-neuron-per-head".split(),
-        *"--srformer-threshold-init 1".split(),
+        *"--srformer-scale unit --srformer-norm frobenius".split(),
+        *"--srformer-neuron-bias --srformer-neuron-per-head".split(),
     ],
     "no-segmented-term-stored": [
         *SEGMENTS,
