@@ -179,10 +179,10 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *SEGMENTS,
         *"--srformer-neuron-bias --srformer-neuron-per-head --srformer-threshold-init 1".split(),
     ],
-    # A norm over all channels: one of a channel may be so small that half precision changes it.
+    # A norm over all channels: a key near zero is rounded to another share of a channel's.
     "unit-bias-per-head": [
         *SEGMENTS,
-        *"--srformer-scale unit --srformer-norm frobenius".split(),
+        *"--srformer-scale unit --srformer-norm frobenius --srformer-threshold-init 0.2".split(),
         *"--srformer-neuron-bias --srformer-neuron-per-head".split(),
     ],
     "no-segmented-term-stored": [
