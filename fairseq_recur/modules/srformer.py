@@ -105,13 +105,14 @@ class SRformerAttention(SegmentedAttention):
         )
         srformer_neuron_bias: bool = option(
             False,
-            "add a learned bias to the neuron's input, which the paper and its code lack",
+            "add a learned bias to the neuron's input, as in the pseudo code of the paper's "
+            "appendix A.2; the published code has none",
             needs=WITH_NEURON,
         )
         srformer_neuron_per_head: bool = option(
             False,
-            "a linear map, leak and threshold for each head; the heads of the paper's code share "
-            "them",
+            "a linear map, leak and threshold for each head; in the published code the heads "
+            "share them",
             needs=WITH_NEURON,
         )
         srformer_no_segmented_term: bool = option(False, "ablation I: leave out O_S")

@@ -75,7 +75,7 @@ def neuron_inputs(partial: Tensor, weight: Tensor, bias: Tensor | None = None) -
     Args:
         partial: P_i, (B, H, N, D, D)
         weight: W, (D, D), or (H, D, D) for neurons of each head
-        bias: b, (D,) or (H, D); None for the paper's neuron, which has none
+        bias: b, (D,) or (H, D), as in appendix A.2; None as in the published code
 
     Returns:
         (B, H, N, D, D)

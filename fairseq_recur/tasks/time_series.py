@@ -307,8 +307,8 @@ class TimeSeriesTask(FairseqTask):
                 one before, or the order is another; or only the last batch is left, and dropped
         """
         if self.cfg.drop_last_batch and isinstance(dataset, WindowDataset):
-            size = self.whole_batch(dataset, kwargs.get("max_sentences"))
-            dataset.multiple = windows_of_batch(size, kwargs.get("required_batch_size_multiple", 1))
+            multiple = kwargs.get("required_batch_size_multiple", 1)
+            dataset.multiple = self.whole_batch(dataset, kwargs.get("max_sentences"), multiple)
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and not iterator.disable_shuffling:
@@ -325,14 +325,20 @@ class TimeSeriesTask(FairseqTask):
                 logger.warning(problem)
         return iterator
 
-    def whole_batch(self, windows: WindowDataset, size: int | None) -> int:
+    def whole_batch(self, windows: WindowDataset, size: int | None, multiple: int) -> int:
         """Return the number of windows in a batch that ``--drop-last-batch`` keeps.
+
+        Args:
+            windows: of a split
+            size: ``--batch-size``, or None
+            multiple: ``--required-batch-size-multiple``
 
         Raises:
             ConfigError: it is not given, or the split has fewer
         """
         if size is None:
             raise ConfigError("--drop-last-batch needs --batch-size; give it, or leave it out")
+        size = windows_of_batch(size, multiple)
         if size > len(windows):
             raise ConfigError(
                 f"--drop-last-batch: {SPLITS[windows.number]} has {len(windows)} windows, fewer "

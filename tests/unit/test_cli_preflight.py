@@ -83,7 +83,7 @@ def test_unknown_architecture(flags: str, data: Path, capsys: pytest.CaptureFixt
 
 
 def test_an_architecture_with_its_words_in_another_order() -> None:
-    """Presets of one family end in _rsa, those of another begin with rsa_."""
+    """The part begins some names, such as rsa_transformer, and ends others."""
     with pytest.raises(ConfigError, match="did you mean rsa_transformer_tiny[?]"):
         preflight.check_architecture(["--arch", "transformer_rsa_tiny"])
 

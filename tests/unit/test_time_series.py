@@ -193,6 +193,7 @@ def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
     windows = fresh.dataset("valid")
     found = fresh.get_batch_iterator(windows, max_sentences=12, required_batch_size_multiple=8)
     assert [len(batch["id"]) for batch in found.next_epoch_itr()] == [8] * 4
+    assert fresh.whole_batch(windows, 39, 8) == 32  # of 37 windows: a whole batch is there
     with pytest.raises(ConfigError, match="valid has 37 windows, fewer than a batch of 40"):
         made.get_batch_iterator(made.dataset("valid"), max_sentences=40)
     with pytest.raises(ConfigError, match="--drop-last-batch needs --batch-size"):

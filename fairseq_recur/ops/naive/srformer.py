@@ -69,7 +69,7 @@ def srformer_head(
     """Algorithm 1 of Long et al. 2023 for one head: O_S and O_R, (T, D) each.
 
     The queries are scaled. *current* is ablation IV of Table 3, and *neuron* off is ablation III.
-    *unit* is `ops.unit_scale`. *bias* (D,) is added to x, and not in the paper.
+    *unit* is `ops.unit_scale`. *bias* (D,) is that of the neuron's linear layer.
     """
 
     def limited(product: Tensor) -> Tensor:
