@@ -59,6 +59,16 @@ if [ $# -gt 0 ]; then
     venv=".venv-$1"
 fi
 
+# One at a time: two would write into each other's environment. The lock is on the project's folder,
+# and ends with this script. Without the command (macOS has none) there is no lock.
+if command -v flock > /dev/null; then
+    exec 9< .
+    flock --nonblock 9 || {
+        echo "Waiting for another scripts/setup.sh in $PWD"
+        flock 9
+    }
+fi
+
 # What an environment depends on: where it is, its interpreter, the pins.
 state_of() {
     echo "$PWD/$venv $("$1" -VV)"
