@@ -36,6 +36,23 @@ def parse_override(override: str) -> tuple[str, Any]:
     return found.key_or_group, found.value()
 
 
+@cache
+def defaults(chosen: tuple[tuple[str, str | None], ...]) -> DictConfig:
+    """Return a configuration before its overrides.
+
+    Args:
+        chosen: sections, and the name in the section's group or None; the other ones are empty
+    """
+    nodes = dict.fromkeys(section.name for section in fields(FairseqConfig))
+    types = {section.name: section.type for section in fields(FairseqConfig)}
+    for section, name in chosen:
+        if name is not None:
+            nodes[section] = ConfigStore.instance().load(f"{section}/{name}.yaml").node
+        elif is_dataclass(types[section]):
+            nodes[section] = OmegaConf.structured(types[section])
+    return OmegaConf.create(nodes)
+
+
 def compose_directly(overrides: Sequence[str], group: str | None = None) -> DictConfig:
     """Return what ``hydra.compose("config", overrides)`` returns.
 
@@ -49,25 +66,15 @@ def compose_directly(overrides: Sequence[str], group: str | None = None) -> Dict
         overrides = [o for o in overrides if re.split("[.=]", o, maxsplit=1)[0] in wanted]
     pairs = [parse_override(override) for override in overrides]
     chosen = {**DEFAULT_GROUPS, **{key: name for key, name in pairs if "." not in key}}
-    cfg = OmegaConf.create({})
-    for section in fields(FairseqConfig):
-        node = None
-        if group is None or section.name in wanted:
-            if chosen.get(section.name) is not None:
-                path = f"{section.name}/{chosen[section.name]}.yaml"
-                node = ConfigStore.instance().load(path).node
-            elif is_dataclass(section.type):
-                node = OmegaConf.structured(section.type)
-        cfg[section.name] = node
-    values: dict[str, Any] = {}
+    sections = (s.name for s in fields(FairseqConfig) if group is None or s.name in wanted)
+    cfg = deepcopy(defaults(tuple((name, chosen.get(name)) for name in sections)))
     for key, value in pairs:
         *path, name = key.split(".")
-        section = values
+        section = cfg
         for step in path:
-            section = section.setdefault(step, {})
+            section = section[step]
         if path:
             section[name] = deepcopy(value)
-    cfg.merge_with(values)
     return cfg
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.languages import Language
@@ -147,6 +148,7 @@ def draw_corpus(
     )
 
 
+@lru_cache(maxsize=1)  # a comparison of systems draws the same strings for each
 def draw_splits(
     language: Language,
     train_size: int,

@@ -21,6 +21,8 @@ import fairseq_recur.tasks  # noqa: F401
 from fairseq_recur.experiments import runner
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.locks import hold
+from fairseq_recur.tasks import regular_languages
+from fairseq_recur.tasks.strings import draw_splits
 from tests.docs.commands import parse
 from tests.forking import own_progress_lock
 from tests.running import USER_DIR, saved_weights
@@ -146,6 +148,10 @@ class Example:
         program.chmod(0o755)
         monkeypatch.setattr(runner, "PROGRAM", [str(program)])
         monkeypatch.setattr(runner, "POLL", 0.02)
+        # The check before the first training draws strings, which takes seconds at full size.
+        monkeypatch.setattr(
+            regular_languages, "draw_splits", lambda language, *_: draw_splits(language, 60, 20, 50)
+        )
         monkeypatch.syspath_prepend(str(EXAMPLE))
         for name in ("SEEDS", "OPTIONS", "POSITIONS", "GATE", "DILATIONS", "DEVICE"):
             monkeypatch.delenv(name, raising=False)

@@ -1,5 +1,7 @@
-"""scripts/setup.sh keeps environments that it has not made."""
+"""scripts/setup.sh keeps environments that it has not made, and works alone."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,16 +11,39 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def with_an_environment(folder: Path, program: str) -> Path:
+    """Copy what sets up, and make a program in an environment that it has not made."""
+    for name in ("scripts", "requirements"):
+        shutil.copytree(ROOT / name, folder / name)
+    own = folder / ".venv" / program
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    return own
+
+
 @pytest.mark.parametrize("program", ["bin/pip", "bin/python"])
 def test_an_environment_of_somebody_else_is_kept(program: str, tmp_path: Path) -> None:
     """Also one without pip, such as uv makes."""
-    for name in ("scripts", "requirements"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    own = tmp_path / ".venv" / program
-    own.parent.mkdir(parents=True)
-    own.write_text("mine")
+    own = with_an_environment(tmp_path, program)
     done = subprocess.run(
         ["bash", tmp_path / "scripts/setup.sh"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and "was not made by this script" in done.stderr
     assert own.read_text() == "mine" and not (tmp_path / ".venv.begun").exists()
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="the lock is that of the command flock")
+def test_a_second_one_waits(tmp_path: Path) -> None:
+    with_an_environment(tmp_path, "bin/python")
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    command = ["bash", str(tmp_path / "scripts/setup.sh")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as second:
+        assert second.stdout is not None and second.stderr is not None
+        assert second.stdout.readline().startswith("Waiting for another scripts/setup.sh in ")
+        assert second.poll() is None
+        os.close(first)
+        assert "was not made by this script" in second.stderr.read()
+    assert second.returncode == 1

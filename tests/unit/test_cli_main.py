@@ -225,7 +225,7 @@ def test_a_reader_that_ends_early(
 def test_a_reader_of_both_streams_that_ends_early() -> None:
     """As with `2>&1 | tee` after Ctrl-C: also then Python does not fail at exit."""
     code = (
-        "import sys; from fairseq_recur import cli\n"
+        "import sys; sys.argv[0] = 'fairseq-recur'; from fairseq_recur import cli\n"
         "cli._dispatch = lambda argv: print('done')\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )

@@ -132,6 +132,7 @@ def test_splits(name: str, sampling: str) -> None:
         lengths = {len(string) for string in splits[part]}
         assert shortest <= min(lengths) and max(lengths) <= longest
         assert len(lengths) > 8
+    draw_splits.cache_clear()
     assert draw_splits(automaton, 300, 100, 30, sampling, seed=5) == splits
     assert draw_splits(automaton, 300, 100, 30, sampling, seed=6) != splits
 
