@@ -6,8 +6,12 @@ without a full stop, and uses only names from the documentation. A test reads al
 source and checks these rules.
 """
 
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C, as in a shell."""
 
 
 class ConfigError(ValueError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainings import CopyRun, Settings
 
-from fairseq_recur.experiments.grid import as_json, provenance
+from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring import tables

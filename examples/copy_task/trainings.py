@@ -9,9 +9,10 @@ from pathlib import Path
 from samples import PERIOD, held_out, possible
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables, without_effect
+from fairseq_recur.experiments.grid import GridRun
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
+from fairseq_recur.experiments.variables import as_variables, read_variables, without_effect
 
 HERE = Path(__file__).resolve().parent
 

@@ -22,6 +22,7 @@ from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.results import all_runs, write_results
+from fairseq_recur.experiments.runner import Stopped
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.steps import LOCK
@@ -212,9 +213,10 @@ def work_on(
         write_language(run.experiment, run.work)
         report.write(work, experiments, command, pooled=False, added=added)
 
-    failed = do_what_is_left(runs, jobs, work, finished, devices)
-    if failed is None:
-        return 130
+    try:
+        failed = do_what_is_left(runs, jobs, work, finished, devices)
+    except Stopped as stopped:
+        return stopped.report()
     for folder, experiment in {run.work: run.experiment for run in runs}.items():
         if not is_written(experiment, folder):
             write_language(experiment, folder)

@@ -11,8 +11,8 @@ from settings import BASELINES, Settings, TextRun
 from text import Text
 
 from fairseq_recur.experiments.added import Results, origins
-from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.machine import trained_with, united
+from fairseq_recur.experiments.records import provenance
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_json, write_text
 from fairseq_recur.scoring.tables import markdown

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables, without_effect
+from fairseq_recur.experiments.grid import CellRun
 from fairseq_recur.experiments.schema import setting
+from fairseq_recur.experiments.variables import as_variables, read_variables, without_effect
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.models.presets import RSA_BRT, RSA_XL

@@ -8,7 +8,7 @@ import table
 from settings import LanguageRun, Settings
 from table import BINS
 
-from fairseq_recur.experiments.grid import as_json, provenance
+from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.files import write_text
 
 

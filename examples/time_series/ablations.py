@@ -15,8 +15,8 @@ from cells import CELLS, HEADS, Cell, SeriesRun, Settings, names, series_run
 from errors import averages, of_run, read_expected
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.experiments.progress import training_log
+from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring import tables

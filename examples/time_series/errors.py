@@ -9,7 +9,7 @@ from typing import Any
 from cells import HERE, SeriesRun, Settings, checksum, columns_in
 from linear import linear_errors
 
-from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.experiments.records import provenance
 from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring import tables
 

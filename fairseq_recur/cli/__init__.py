@@ -12,7 +12,6 @@ import importlib
 import io
 import itertools
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,13 @@ from typing import Any, NoReturn, TextIO
 
 import fairseq_recur
 from fairseq_recur.cli import fairseq_commands
-from fairseq_recur.errors import CheckpointError, ConfigError, InstallationError, ProcessError
+from fairseq_recur.errors import (
+    INTERRUPTED,
+    CheckpointError,
+    ConfigError,
+    InstallationError,
+    ProcessError,
+)
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
@@ -39,8 +44,6 @@ INPUT_ERRORS = (
     PermissionError,
 )
 """Errors that input, or installed libraries, can cause. Another exception keeps its traceback."""
-
-INTERRUPTED = 128 + signal.SIGINT
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that mean that a disk is full."""

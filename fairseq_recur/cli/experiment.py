@@ -243,8 +243,7 @@ def work_on(
                 measure_speed(one_of_each(runs), runner.environment(0))
             written = update()
     except Stopped as stopped:
-        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
-        return 130
+        return stopped.report()
     if written:
         print((work / "table.md").read_text(encoding="utf-8"))
     for name in failed:

@@ -12,7 +12,7 @@ from fairseq.utils import resolve_max_positions
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading
-from fairseq_recur.cli.scoring_options import ACTS_ON
+from fairseq_recur.cli.scoring_options import unread
 from fairseq_recur.cli.training_check import gather, parse, quiet
 from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
@@ -273,13 +273,10 @@ def _check_scoring(experiment: Experiment) -> None:
 def _without_effect(score: Scoring) -> Iterator[str]:
     """Yield the settings that none of the metrics reads, as `fairseq-recur score` does."""
     default = Scoring(reference=[])
-    for name, metrics in ACTS_ON.items():
-        changed = getattr(score, name, None) != getattr(default, name, None)
-        if changed and not set(metrics) & set(score.metrics):
-            yield (
-                f"{name} acts on {', '.join(metrics)} and has no effect with the metrics "
-                f"{', '.join(score.metrics)}; leave it out, or set it to {getattr(default, name)}"
-            )
+    given = ", ".join(score.metrics)
+    for name, acts in unread(score, lambda name: getattr(default, name, None)):
+        usual = getattr(default, name)
+        yield f"{name} {acts} the metrics {given}; leave it out, or set it to {usual}"
 
 
 def _read_texts(experiment: Experiment, problems: Problems) -> dict[str, list[str]] | None:

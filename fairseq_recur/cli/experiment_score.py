@@ -206,8 +206,7 @@ def run(
         try:
             failed = Runner(runs, jobs, devices)()
         except Stopped as stopped:
-            print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
-            return 130
+            return stopped.report()
         write_both(collect(here, runs, about, folder), folder)
         print((folder / "table.md").read_text(encoding="utf-8"))
         for one in failed:

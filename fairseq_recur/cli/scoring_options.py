@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sacrebleu.metrics.base import Metric
 
@@ -87,18 +88,29 @@ ACTS_ON: dict[str, tuple[str, ...]] = {
 """The metrics that read an option."""
 
 
+def unread(options: Any, default: Callable[[str], Any]) -> Iterator[tuple[str, str]]:
+    """Yield the options that were given and that none of the metrics reads.
+
+    Args:
+        options: has `metrics`, and the options as attributes
+        default: of an option's name
+
+    Yields:
+        the option's name, and what it acts on
+    """
+    for name, metrics in ACTS_ON.items():
+        changed = getattr(options, name, None) != default(name)
+        if changed and not set(metrics) & set(options.metrics):
+            yield name, f"acts on {', '.join(metrics)} and has no effect with"
+
+
 def without_effect(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the options that were given and that none of the metrics reads."""
+    """Yield a message for each option that was given and that none of the metrics reads."""
     parser = argparse.ArgumentParser()
     add_metric_arguments(parser)
-    for name, metrics in ACTS_ON.items():
-        changed = getattr(args, name) != parser.get_default(name)
-        if changed and not set(metrics) & set(args.metrics):
-            option, given = name.replace("_", "-"), " ".join(args.metrics)
-            yield (
-                f"--{option} acts on {', '.join(metrics)} and has no effect with "
-                f"--metrics {given}; leave it out"
-            )
+    for name, acts in unread(args, parser.get_default):
+        option, given = name.replace("_", "-"), " ".join(args.metrics)
+        yield f"--{option} {acts} --metrics {given}; leave it out"
 
 
 def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:

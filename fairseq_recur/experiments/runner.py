@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TypeVar
 
 import fairseq_recur
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import INTERRUPTED, ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
 from fairseq_recur.experiments.steps import LOCK, Run
@@ -60,6 +60,11 @@ class Job:
 
 class Stopped(Exception):
     """A signal asked the runner to stop; the argument is the signal's name."""
+
+    def report(self) -> int:
+        """Say on stderr what stopped the work, and how it continues; return the exit status."""
+        print(f"\nstopped by {self}; the same command continues from here", file=sys.stderr)
+        return INTERRUPTED
 
 
 class Runner:

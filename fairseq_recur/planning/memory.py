@@ -120,8 +120,12 @@ def divided(batch: int, processes: int, limit: int) -> tuple[int, int]:
     share, rest = divmod(batch, processes)
     if rest or limit < 1:
         return 0, 0
-    least = math.ceil(share / limit)
-    for steps in range(least, 4 * least + 1):
-        if share % steps == 0:
-            return share // steps, steps
-    return 0, 0
+    fewest = math.ceil(share / limit)
+    most = 4 * fewest
+    if fewest < limit:
+        divisors = (n for n in range(fewest, most + 1) if share % n == 0)
+        steps = next(divisors, 0)
+    else:  # of few tokens: there are fewer numbers of tokens than of steps
+        sizes = range(share // fewest, math.ceil(share / most) - 1, -1)
+        steps = next((share // n for n in sizes if share % n == 0), 0)
+    return (share // steps, steps) if steps else (0, 0)

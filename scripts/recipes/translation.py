@@ -193,8 +193,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
-        return 130
+        return stopped.report()
     return 0
 
 

@@ -382,7 +382,7 @@ def test_checking_can_be_stopped(
 
     monkeypatch.setattr(training_check.tasks, "setup_task", interrupted)
     assert set_up(DATA=data, CELLS=TABLE)([]) == 130
-    assert "stopped by SIGINT; the same command begins again" in capsys.readouterr().err
+    assert "stopped by SIGINT; the same command continues from here" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,14 +10,10 @@ import pytest
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner
-from fairseq_recur.experiments.grid import (
-    GridRun,
-    as_json,
-    provenance,
-    read_variables,
-    run_and_report,
-)
+from fairseq_recur.experiments.grid import GridRun, run_and_report
+from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.experiments.schema import setting
+from fairseq_recur.experiments.variables import read_variables
 
 
 @dataclass

@@ -118,7 +118,7 @@ def test_a_signal_stops_an_evaluation_with_one_line(
         trained = tmp_path / "gpt2-1024-128/runs/srformer_bart_base-fairseq-seed1"
         trained.mkdir(parents=True)
     assert recipe.main(["evaluate", *words]) == 130
-    assert capsys.readouterr().err == "\nstopped by SIGINT; the same command continues\n"
+    assert capsys.readouterr().err == "\nstopped by SIGINT; the same command continues from here\n"
 
 
 def test_a_translation_is_scored_and_compared(
