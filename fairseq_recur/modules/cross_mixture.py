@@ -34,7 +34,11 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, "decoder")
-        self.slot, self.causal = "mixture of the cross-attention", False
+
+    @staticmethod
+    def place(side: str) -> tuple[str, bool]:
+        """The attention that it mixes with; P reaches later source tokens, too."""
+        return "mixture of the cross-attention", False
 
     def between(self, start: int, queries: int, keys: int) -> Tensor:
         """P (H', T, S) of queries at times start ... start + T - 1."""

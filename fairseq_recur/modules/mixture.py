@@ -76,8 +76,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
 
     def __init__(self, cfg: TransformerConfig, side: str, mixing: int | None = None) -> None:
         super().__init__()
-        self.slot = f"mixture of the {side} self-attention"
-        self.causal = side == "decoder"
+        self.slot, self.causal = self.place(side)
         self.heads = getattr(cfg, side).attention_heads
         self.mixing = self.heads if mixing is None else mixing
         self.normalize, self.form = cfg.rsa_normalize, cfg.rsa_form
@@ -86,6 +85,11 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         given = cfg.rsa_gate_init  # random: another value in each layer (section 3)
         mu = torch.empty(()).uniform_(-3, 3) if given == "random" else torch.tensor(float(given))
         self.mu = nn.Parameter(mu)
+
+    @staticmethod
+    def place(side: str) -> tuple[str, bool]:
+        """The attention that it mixes with, as messages name it; whether P is 0 for later keys."""
+        return f"mixture of the {side} self-attention", side == "decoder"
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
