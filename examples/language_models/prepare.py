@@ -105,7 +105,7 @@ def prepare(
         ConfigError: the archive is not to be had, or is another file
     """
     with exclusive(work):
-        archive = fetch(ARCHIVES[name], work / "downloads", mirror)
+        archive = fetch(ARCHIVES[name], work / "downloads", mirror, "LM_MIRROR")
         members = {f"wikitext-103/wiki.{part}.tokens": part for part in SETS}
         if name != "wikitext103":
             members = {name: name}

@@ -137,6 +137,8 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: int | None) -> 
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         names = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt file"
         remedy = "Give a smaller --last" if numbered else "Name the files: --inputs FILE FILE"
+        if upper_bound is not None:
+            remedy = "Give a larger --checkpoint-upper-bound or a smaller --last"
         raise ConfigError(
             f"--last {last}: {folder} has {len(numbered)} files {shape}{bound}; "
             f"it contains {names}. {remedy}"

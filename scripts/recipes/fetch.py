@@ -36,7 +36,7 @@ class Archive:
     md5: str | None = None
 
 
-def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
+def fetch(archive: Archive, downloads: Path, mirror: str | None, variable: str) -> Path:
     """Return a complete and correct archive; an interrupted download continues.
 
     Args:
@@ -46,6 +46,7 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
         mirror: a folder with the archives, which are used in place, or an address below which
             they are; it replaces the archive's own addresses. A folder with other versions of
             the files has a file SHA256SUMS, as `sha256sum` writes it.
+        variable: the environment variable with which a user names the mirror
 
     Returns:
         the file
@@ -72,8 +73,7 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
     raise ConfigError(
         f"{archive.name} could not be downloaded:\n"
         + "\n".join(failures)
-        + "\nIf an address is dead, get the file elsewhere and set the recipe's "
-        "variable SUMMARIZATION_MIRROR, WMT_MIRROR, MULTI30K_MIRROR or LM_MIRROR to its folder"
+        + f"\nIf an address is dead, get the file elsewhere and set {variable} to its folder"
     )
 
 

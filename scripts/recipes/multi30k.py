@@ -15,6 +15,7 @@ from fairseq_recur.errors import ConfigError
 from recipes.fetch import Archive, fetch
 
 SOURCE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok/"
+MIRROR = "MULTI30K_MIRROR"
 SETS = {"train": "train", "val": "valid", "test_2016_flickr": "test"}
 """Name of a set there, and here."""
 
@@ -41,7 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 name = f"{there}.lc.norm.tok.{language}"
                 size, checksum = FILES[f"{here}.{language}"]
                 archive = Archive(name, (SOURCE + name,), size, checksum)
-                file = fetch(archive, folder / "downloads", os.environ.get("MULTI30K_MIRROR"))
+                mirror = os.environ.get(MIRROR)
+                file = fetch(archive, folder / "downloads", mirror, MIRROR)
                 shutil.copyfile(file, folder / f"{here}.{language}")
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

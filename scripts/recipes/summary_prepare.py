@@ -29,6 +29,9 @@ from recipes.summary_options import (
 from recipes.summary_readers import READERS, own_texts
 from recipes.summary_texts import write_texts
 
+MIRROR = "SUMMARIZATION_MIRROR"
+"""The variable that names a folder, or an address, with the archives."""
+
 TEXT_TO_ALL = 3.5
 """Total bytes of texts, subwords and binary data per byte of text."""
 
@@ -113,7 +116,7 @@ class Preparation:
         """
         if self.local_mirror() and not Path(self.mirror or "").is_dir():
             raise ConfigError(
-                f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder; "
+                f"{MIRROR}={self.mirror}: there is no such folder; "
                 "create it and put the files there"
             )
         lacking = [
@@ -126,7 +129,7 @@ class Preparation:
             raise ConfigError(
                 "some files have no address that a program could use:\n- "
                 + "\n- ".join(lacking)
-                + "\nput all files into a folder and set SUMMARIZATION_MIRROR=FOLDER"
+                + f"\nput all files into a folder and set {MIRROR}=FOLDER"
             )  # fmt: skip
 
     def check_space(self) -> None:
@@ -153,7 +156,7 @@ class Preparation:
     def fetch(self, wanted: Archive, folder: str = "") -> Path:
         """Download a file; the files of a folder are in a folder of that name on mirrors, too."""
         mirror = f"{self.mirror}/{folder}" if self.mirror and folder else self.mirror
-        return fetch(wanted, self.work / "downloads" / folder, mirror)
+        return fetch(wanted, self.work / "downloads" / folder, mirror, MIRROR)
 
     def fetch_source(self, source: Source) -> Path:
         """Download a file of the data set.

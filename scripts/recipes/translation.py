@@ -78,7 +78,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
         need_space(work, space(recipe, options), f"preparing {options.direction}")
         corpora = {corpus.name: corpus for corpus in recipe.used(options)}
         archives = {
-            name: fetch(corpus.archive, work / "downloads", options.wmt_mirror)
+            name: fetch(corpus.archive, work / "downloads", options.wmt_mirror, "WMT_MIRROR")
             for name, corpus in corpora.items()
         }
         if options.download_only == "1":

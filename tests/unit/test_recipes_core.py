@@ -74,9 +74,11 @@ def archive(*urls: str, **known: object) -> Archive:
 def test_a_download_is_checked_and_not_done_again(address: str, tmp_path: Path) -> None:
     source = tmp_path / "served/a.tgz"
     wanted = archive(f"{address}/a.tgz", size=len(CONTENT), sha256=sha256(source))
-    file = fetch(wanted, tmp_path / "downloads")
+    file = fetch(wanted, tmp_path / "downloads", None, "X_MIRROR")
     assert file.read_bytes() == CONTENT
-    assert fetch(wanted, tmp_path / "downloads") == file and len(Server.ranges) == 1
+    assert (
+        fetch(wanted, tmp_path / "downloads", None, "X_MIRROR") == file and len(Server.ranges) == 1
+    )
 
 
 @pytest.mark.parametrize("path", ["", "/plain"], ids=["ranges", "no ranges"])
@@ -84,10 +86,10 @@ def test_a_broken_download_continues(address: str, tmp_path: Path, path: str) ->
     downloads = tmp_path / "downloads"
     known = {"size": len(CONTENT), "sha256": sha256(tmp_path / "served/a.tgz")}
     with pytest.raises(ConfigError, match="a.tgz could not be downloaded"):
-        fetch(archive(f"{address}/broken/a.tgz", **known), downloads)
+        fetch(archive(f"{address}/broken/a.tgz", **known), downloads, None, "X_MIRROR")
     half = (downloads / "a.tgz.part").stat().st_size
     assert 0 < half < len(CONTENT) and not (downloads / "a.tgz").exists()
-    file = fetch(archive(f"{address}{path}/a.tgz", **known), downloads)
+    file = fetch(archive(f"{address}{path}/a.tgz", **known), downloads, None, "X_MIRROR")
     assert file.read_bytes() == CONTENT and Server.ranges[-1] == f"bytes={half}-"
 
 
@@ -97,13 +99,17 @@ def test_a_download_that_was_whole_when_it_was_killed(
 ) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/a.tgz.part").write_bytes(CONTENT)
-    assert fetch(archive(f"{address}/a.tgz", **known), tmp_path / "downloads").is_file()
+    assert fetch(
+        archive(f"{address}/a.tgz", **known), tmp_path / "downloads", None, "X_MIRROR"
+    ).is_file()
 
 
 def test_a_part_that_is_too_long_is_begun_again(address: str, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/a.tgz.part").write_bytes(CONTENT + b"more")
-    file = fetch(archive(f"{address}/a.tgz", size=len(CONTENT)), tmp_path / "downloads")
+    file = fetch(
+        archive(f"{address}/a.tgz", size=len(CONTENT)), tmp_path / "downloads", None, "X_MIRROR"
+    )
     assert file.read_bytes() == CONTENT
 
 
@@ -112,28 +118,31 @@ def test_dead_addresses_are_all_named_and_the_next_is_tried(address: str, tmp_pa
         f"{address}/gone/b.tgz", "http://127.0.0.1:9/a.tgz", f"{address}/chunked/a.tgz",
     ]  # fmt: skip
     with pytest.raises(ConfigError) as error:
-        fetch(archive(*dead), tmp_path / "downloads")
+        fetch(archive(*dead), tmp_path / "downloads", None, "X_MIRROR")
     assert all(url in str(error.value) for url in dead) and "404" in str(error.value)
-    assert fetch(archive(*dead, f"{address}/a.tgz"), tmp_path / "downloads").is_file()
+    assert str(error.value).endswith("get the file elsewhere and set X_MIRROR to its folder")
+    assert fetch(
+        archive(*dead, f"{address}/a.tgz"), tmp_path / "downloads", None, "X_MIRROR"
+    ).is_file()
 
 
 @pytest.mark.parametrize("known", [{"size": 7}, {"sha256": "0" * 64}], ids=["size", "sum"])
 def test_another_file_is_put_aside(address: str, tmp_path: Path, known: dict) -> None:
     with pytest.raises(ConfigError, match="truncated or a different file"):
-        fetch(archive(f"{address}/a.tgz", **known), tmp_path / "downloads")
+        fetch(archive(f"{address}/a.tgz", **known), tmp_path / "downloads", None, "X_MIRROR")
     assert {p.name for p in (tmp_path / "downloads").iterdir()} == {"a.tgz.wrong"}
 
 
 def test_a_mirror(address: str, tmp_path: Path) -> None:
     folder, downloads = tmp_path / "served", tmp_path / "downloads"
     wanted = archive("http://127.0.0.1:9/a.tgz", size=len(CONTENT))
-    assert fetch(wanted, downloads, str(folder)) == folder / "a.tgz"
-    assert fetch(wanted, downloads, address + "/") == downloads / "a.tgz"
+    assert fetch(wanted, downloads, str(folder), "X_MIRROR") == folder / "a.tgz"
+    assert fetch(wanted, downloads, address + "/", "X_MIRROR") == downloads / "a.tgz"
     with pytest.raises(ConfigError, match="has no b.tgz"):
-        fetch(Archive("b.tgz", ()), downloads, str(folder))
+        fetch(Archive("b.tgz", ()), downloads, str(folder), "X_MIRROR")
     (folder / "a.tgz").write_bytes(CONTENT[:1000])
     with pytest.raises(ConfigError, match="1,000 bytes, expected 1,280,000"):
-        fetch(wanted, downloads, str(folder))
+        fetch(wanted, downloads, str(folder), "X_MIRROR")
     assert (folder / "a.tgz").exists()  # a mirror's files are never moved
 
 
@@ -142,13 +151,13 @@ def test_a_mirror_with_its_own_sums(tmp_path: Path) -> None:
     file.write_bytes(b"a few lines")
     wanted = archive(size=len(CONTENT), sha256="0" * 64)
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)} *a.tgz\n")
-    assert fetch(wanted, tmp_path, str(tmp_path)) == file
+    assert fetch(wanted, tmp_path, str(tmp_path), "X_MIRROR") == file
     (tmp_path / "SHA256SUMS").write_text(f"{'1' * 64}  a.tgz\n")
     with pytest.raises(ConfigError, match="expected 1111"):
-        fetch(wanted, tmp_path, str(tmp_path))
+        fetch(wanted, tmp_path, str(tmp_path), "X_MIRROR")
     (tmp_path / "SHA256SUMS").write_text("")
     with pytest.raises(ConfigError, match="no line for a.tgz"):
-        fetch(wanted, tmp_path, str(tmp_path))
+        fetch(wanted, tmp_path, str(tmp_path), "X_MIRROR")
 
 
 def test_a_step_is_done_once_and_anew_when_its_inputs_change(tmp_path: Path) -> None:

@@ -108,9 +108,9 @@ def test_what_the_disk_does_is_not_blamed_on_the_archive(tmp_path: Path) -> None
 def test_md5_of_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tgz").write_bytes(b"abc")
     right = Archive("a.tgz", (), md5="900150983cd24fb0d6963f7d28e17f72")
-    assert fetch(right, tmp_path, str(tmp_path)) == tmp_path / "a.tgz"
+    assert fetch(right, tmp_path, str(tmp_path), "X_MIRROR") == tmp_path / "a.tgz"
     with pytest.raises(ConfigError, match="md5 900150983cd24fb0d6963f7d28e17f72, expected 000"):
-        fetch(Archive("a.tgz", (), md5="0" * 32), tmp_path, str(tmp_path))
+        fetch(Archive("a.tgz", (), md5="0" * 32), tmp_path, str(tmp_path), "X_MIRROR")
 
 
 # --- text -------------------------------------------------------------------------------------
