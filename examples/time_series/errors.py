@@ -91,6 +91,17 @@ def weak(results: Results) -> list[str]:
     return lines
 
 
+def missing(report: dict[str, Any]) -> list[str]:
+    """What was chosen and has no result yet, one line."""
+    runs, settings = report["runs"], report["settings"]
+    systems, lacking = settings["SYSTEMS"].split(), []
+    for cell in settings["CELLS"].split() if runs else []:
+        absent = [system for system in systems if system not in runs.get(cell, {})]
+        if absent:
+            lacking.append(cell if absent == systems else f"{cell} ({', '.join(absent)})")
+    return [f"Without a result: {', '.join(lacking)}."] if lacking else []
+
+
 def summary(report: dict[str, Any], markdown: bool = False) -> str:
     """The table and the wins; or nothing."""
     table = rows(report["runs"], report["linear"])
@@ -98,11 +109,7 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
         return ""
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
-    wanted = read_expected().keys() & {*report["settings"]["CELLS"].split()}
-    if wanted:
-        missing = len(wanted - report["runs"].keys())
-        lines += ["", f"Cells without a result: {missing} of {len(wanted)}."]
-    remarks, found = wins(report["runs"]), weak(report["runs"])
+    remarks, found = [*missing(report), *wins(report["runs"])], weak(report["runs"])
     if found:
         remarks += ["Models without matrices that are weaker than the paper's:", *found]
     return "\n".join([*lines, *(line for remark in remarks for line in ("", remark))])

@@ -102,7 +102,7 @@ def test_dry_run(
     assert re.search(r"ETTh1/24 +rsa_informer +0\.500 +0\.414 +0\.250 +0\.450 +2", printed)
     assert re.search(r"ETTh1/48 +linear +0\.\d{3} +0\.\d{3}", printed)
     assert "better than informer in 4 of 4 comparisons; in the paper, in 4 of the" in printed
-    assert "Cells without a result: 0 of 2." in printed
+    assert "Without a result" not in printed
     assert printed.index("ETTh1/24 informer seed 1") < printed.index("ETTh1/48 informer seed 1")
     assert len(calls(tmp_path / "work")) == 8
     assert run.main([]) == 0 and "8 of them already done" in capsys.readouterr().out
@@ -113,6 +113,11 @@ def test_dry_run(
     assert run.main(["table"]) == 0 and "Nothing is finished with" in capsys.readouterr().out
     assert json.loads((tmp_path / "work" / "results.json").read_text()) == record
     monkeypatch.delenv("RATE")
+    with monkeypatch.context() as more:
+        more.setenv("CELLS", "ETTh1/24 ETTh1/168")
+        more.setenv("SYSTEMS", "informer log_sparse")
+        assert run.main(["table"]) == 0
+    assert "\nWithout a result: ETTh1/24 (log_sparse), ETTh1/168.\n" in capsys.readouterr().out
     monkeypatch.setenv("WORK", str(tmp_path / "linear"))
     assert run.main(["linear"]) == 0 and "ETTh1/48  linear" in capsys.readouterr().out
     table = tmp_path / "linear" / "results.json"
@@ -198,7 +203,7 @@ def test_another_series(
     printed = capsys.readouterr().out
     assert re.search(r"load1.csv/24/12/6 +rsa_log_sparse +0\.500 +0\.250 +1\n", printed)
     assert re.search(r"load1.csv/24/12/6 +dlinear +0\.\d{3} +0\.\d{3}\n", printed)
-    assert "Cells without a result" not in printed
+    assert "Without a result" not in printed
     results = json.loads((tmp_path / "work/results.json").read_text())
     monkeypatch.setenv("SPLIT", "0.5,0.25,0.25")
     assert main(["linear"]) == 0
