@@ -21,6 +21,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     literals,
     log_file,
     processes,
+    repeats,
     tasks,
     training,
 )

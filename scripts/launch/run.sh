@@ -1,4 +1,5 @@
-# Run a command so that SIGTERM and SIGUSR1 stop it with a checkpoint; sourced by the launchers.
+# Run a command so that SIGTERM, SIGUSR1 and a closed terminal (SIGHUP) stop it with a checkpoint;
+# sourced by the launchers. Under nohup, SIGHUP stays ignored.
 #
 # The request is a file, which the training checks after every update: torchrun does not forward
 # SIGUSR1, and after SIGTERM it kills its processes within 30 seconds, even while they save.
@@ -10,7 +11,7 @@ STOPPED=75
 run() {
     local child status=0 folder result
     folder="$(mktemp -d)"
-    trap 'touch "$folder/asked"' TERM USR1
+    trap 'touch "$folder/asked"' TERM USR1 HUP
     set -m # a separate process group, to which Ctrl-C is forwarded
     (
         trap '' USR1 # SLURM can send it to all processes, and it would kill torchrun
@@ -25,7 +26,7 @@ run() {
         wait $! || true # a signal interrupts it
     done
     wait "$child" || status=$?
-    trap - TERM USR1 INT
+    trap - TERM USR1 HUP INT
     result="$status"
     # Killed while it was stopping: the next start continues from an earlier checkpoint.
     if [ -e "$folder/asked" ] && [ "$status" -ne 0 ]; then result="$STOPPED"; fi

@@ -160,6 +160,30 @@ def test_an_error_of_the_training_is_the_launchers(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no data folder" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "number, ignored",
+    [(signal.SIGUSR1, False), (signal.SIGHUP, False), (signal.SIGHUP, True)],
+    ids=["USR1", "HUP", "HUP-nohup"],
+)
+def test_a_signal_becomes_a_request(number: signal.Signals, ignored: bool, tmp_path: Path) -> None:
+    """Also that of a terminal which is closed, unless `nohup` ignores it."""
+    child = 'touch ready; until [ -e "$FAIRSEQ_RECUR_STOP/asked" ]; do sleep 0.05; done; exit 3'
+    script = f"source {LAUNCH}/run.sh; run bash -c {shlex.quote(child)}"
+    started = subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) if ignored else None,
+    )  # fmt: skip
+    while not (tmp_path / "ready").exists():
+        assert started.poll() is None
+        time.sleep(0.02)
+    started.send_signal(number)
+    if ignored:
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.wait(1.5)
+        started.send_signal(signal.SIGTERM)
+    assert started.wait(30) == STOPPED
+
+
 class Training:
     """A training by a launcher, in a folder, that can be paused before the sixth update."""
 
@@ -239,7 +263,7 @@ def never_stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_stopped_equals_never_stopped(
     number: signal.Signals, corpus: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:

@@ -1,0 +1,55 @@
+"""--no-repeat-ngram-size: no hypothesis has an n-gram twice, and all else stays as it was."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+import fairseq_recur
+
+FROZEN = Path(__file__).resolve().parents[1] / "frozen"
+END = 2
+
+
+def ngrams(words: list[int], size: int) -> list[tuple[int, ...]]:
+    """The n-grams of this size, in their order."""
+    return [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_words_that_would_repeat_an_ngram_are_banned(size: int) -> None:
+    """All of them and no others; what follows the newest token in the buffer does not count."""
+    chance, banned = random.Random(size), 0
+    for step in (0, 1, 2, 5, 12):
+        hypotheses = [[chance.randrange(3, 5) for _ in range(step)] for _ in range(6)]
+        tokens = torch.full((6, 20), 1)
+        tokens[:, 0] = END
+        tokens[:, 1 : step + 1] = torch.tensor(hypotheses).view(6, step)
+        scores = torch.randn(6, 7)
+        found = NGramRepeatBlock(size)(tokens, scores.clone(), 2, 3, step)
+        for words, before, after in zip(hypotheses, scores.tolist(), found.tolist()):
+            for word in range(7):
+                repeats = {*ngrams([*words, word], size)[-1:]} & {*ngrams(words, size)}
+                assert after[word] == (-float("inf") if repeats else before[word])
+                banned += bool(repeats)
+    assert banned > 5
+
+
+def test_a_forced_word_may_repeat() -> None:
+    tokens = torch.tensor([[END, 4, 4, 4, 1, 1]])
+    scores = torch.full((1, 7), -float("inf"))
+    scores[0, 4] = -0.5
+    assert NGramRepeatBlock(2)(tokens, scores.clone(), 1, 1, 3).equal(scores)
+
+
+def test_translations_repeat_no_ngram() -> None:
+    hub = fairseq_recur.from_pretrained(
+        str(FROZEN / "transformer_biarn.pt"), data=str(FROZEN), source_lang="src", target_lang="tgt"
+    )
+    for size in (0, 1, 2, 3):
+        line = hub.translate("w10 w19 w3 w1", max_len_b=20, no_repeat_ngram_size=size)
+        words = [int(word[1:]) for word in line.split()]
+        found = ngrams(words, size or 1)
+        assert found and (len(found) > len({*found})) == (size == 0), line
