@@ -9,6 +9,7 @@ from math import log
 from typing import Any
 
 from fairseq.criterions import register_criterion
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
@@ -21,14 +22,17 @@ from fairseq_recur.errors import ConfigError
 SEPARATOR = "|"
 
 
-def copied(target: Tensor, separator: int) -> Tensor:
+def copied(target: Tensor, words: Dictionary) -> Tensor:
     """Return the places of the first separator and of the symbols up to the next: (B, T) bool.
+
+    The end of a line and padding are no symbols.
 
     Args:
         target: (B, T), int64
-        separator: its index in the dictionary
+        words: the dictionary
     """
-    return (target == separator).cumsum(dim=1) == 1
+    after = (target == words.index(SEPARATOR)).cumsum(dim=1) == 1
+    return after & (target != words.pad()) & (target != words.eos())
 
 
 @register_criterion("copied_cross_entropy", dataclass=FairseqDataclass)
@@ -44,9 +48,8 @@ class CopiedCrossEntropyCriterion(SummedCounts):
 
     def __init__(self, task: FairseqTask) -> None:
         super().__init__(task)
-        dictionary = task.target_dictionary
-        self.separator = dictionary.index(SEPARATOR)
-        if self.separator == dictionary.unk():
+        self.words = task.target_dictionary
+        if self.words.index(SEPARATOR) == self.words.unk():
             raise ConfigError(
                 f"--criterion copied_cross_entropy: the dictionary has no separator {SEPARATOR}; "
                 "choose another criterion, or prepare samples of the form s|s"
@@ -62,7 +65,7 @@ class CopiedCrossEntropyCriterion(SummedCounts):
         """
         output = model(**sample["net_input"])
         target = model.get_targets(sample, output)
-        scored = copied(target, self.separator)
+        scored = copied(target, self.words)
         scores = model.get_normalized_probs(output, log_probs=True, sample=sample)
         scores = scores.view(*target.shape, -1)
         nats = -scores.gather(2, target.unsqueeze(2)).squeeze(2)

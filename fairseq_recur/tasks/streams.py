@@ -28,6 +28,9 @@ Array = numpy.ndarray[Any, Any]
 STREAM, SET = 2**36, 2**52
 """Distances between the numbers of the first positions of two streams, and of two sets."""
 
+EVAL_LM_TOKENS = 36_000
+"""Tokens of a batch that fairseq's eval-lm asks for if it is given none."""
+
 FIXED = (
     "sample_break_mode", "shorten_method", "self_target", "future_target", "past_target",
     "add_bos_token", "pad_to_fixed_length", "pad_to_fixed_bsz", "output_dictionary_size",
@@ -185,8 +188,8 @@ class StreamLanguageModelingTask(LanguageModelingTask):
     Nothing is shuffled.
     """
 
-    logged = False
-    """Whether the log says how much of its text the training reads."""
+    logged: frozenset[str] = frozenset()
+    """What the log says of the streams of its sets."""
 
     @classmethod
     def setup_task(cls, args: Any, **kwargs: Any) -> "StreamLanguageModelingTask":
@@ -305,7 +308,7 @@ class StreamLanguageModelingTask(LanguageModelingTask):
                     "streams in a process"
                 )
             dataset = dataset.arranged(min(limits), num_shards)
-            self.log_tokens(dataset)
+            self.log_streams(dataset)
         iterator = super().get_batch_iterator(
             dataset, max_tokens, max_sentences, *args, num_shards=num_shards, **kwargs
         )
@@ -313,19 +316,30 @@ class StreamLanguageModelingTask(LanguageModelingTask):
             iterator.disable_shuffling = True
         return iterator
 
-    def log_tokens(self, dataset: StreamDataset) -> None:
-        """Log how much of its text a training reads, once."""
-        if not dataset.text.whole and not self.logged:
-            self.logged = True
-            logger.info(
-                "training reads %d of %d tokens, in %s",
-                dataset.sizes.sum(), len(dataset.text.tokens), dataset.arrangement,
-            )  # fmt: skip
+    def log_streams(self, dataset: StreamDataset) -> None:
+        """Log how a set is cut, and whether the memory is of use; once for each way to cut one."""
+        tokens, read = len(dataset.text.tokens), int(dataset.sizes.sum())
+        of = f"a set of {tokens} tokens is read in"
+        line = f"{of if dataset.text.whole else f'training reads {read} of {tokens} tokens, in'} "
+        line += dataset.arrangement
+        if line in self.logged:
+            return
+        self.logged |= {line}
+        logger.info("%s", line)
+        if dataset.streams > 1 and dataset.length < dataset.segment:
+            logger.warning(
+                "these streams have %d tokens, less than a segment, so nothing is read from the "
+                "memory: give fewer of them, by --batch-size or, in validation, --batch-size-valid",
+                dataset.length,
+            )
 
     def eval_lm_dataloader(
-        self, dataset: FairseqDataset, *args: Any, context_window: int = 0, **kwargs: Any
-    ) -> Any:
-        """As in fairseq, in streams.
+        self, dataset: FairseqDataset, max_tokens: int | None = EVAL_LM_TOKENS,
+        batch_size: int | None = None, *args: Any, context_window: int = 0, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """As in fairseq, in streams: one, unless there is a ``--batch-size`` or ``--max-tokens``.
+
+        In many streams, a short set has little or nothing in the memory.
 
         Raises:
             ConfigError: a context window is asked for
@@ -335,4 +349,6 @@ class StreamLanguageModelingTask(LanguageModelingTask):
                 f"--context-window {context_window} has no effect with a memory; leave it out, and "
                 "set the memory with --model-overrides \"{'memory_length': N}\""
             )
-        return super().eval_lm_dataloader(dataset, *args, **kwargs)
+        if batch_size is None and max_tokens == EVAL_LM_TOKENS:
+            batch_size = 1
+        return super().eval_lm_dataloader(dataset, max_tokens, batch_size, *args, **kwargs)

@@ -16,8 +16,9 @@ from fairseq_recur.errors import ConfigError
 WORDS = Dictionary()
 for word in "0123|":
     WORDS.add_symbol(word)
-TEXTS = ["012|012||||", "3|3||||||||", "30213|30213", "0123012301_"]
-"""The last one has no separator, and ends before the others."""
+TEXTS = ["012|012||||", "3|3||||||||", "30213|30213", "02|02._____", "0123012301_"]
+"""The last two end before the others, one with the end of a line; the last has no separator."""
+SPECIAL = {"_": WORDS.pad(), ".": WORDS.eos()}
 
 
 class Table(nn.Module):
@@ -39,7 +40,7 @@ class Table(nn.Module):
 
 @pytest.fixture
 def sample() -> dict[str, Any]:
-    target = [[WORDS.pad() if c == "_" else WORDS.index(c) for c in text] for text in TEXTS]
+    target = [[SPECIAL.get(c, WORDS.index(c)) for c in text] for text in TEXTS]
     tokens = torch.tensor(target)
     return {"target": tokens, "net_input": {"src_tokens": tokens}, "ntokens": tokens.numel()}
 
@@ -60,7 +61,7 @@ def test_only_the_separator_and_the_copy_count(sample: dict[str, Any]) -> None:
             symbol = WORDS.index(text[place])
             nats.append(scores.logsumexp(0) - scores[symbol])
             right += int(scores.argmax()) == symbol
-    assert size == counts["sample_size"] == len(nats) == 4 + 2 + 6
+    assert size == counts["sample_size"] == len(nats) == 4 + 2 + 6 + 3
     expected = torch.stack(nats).sum()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
     assert counts["correct"] == right
