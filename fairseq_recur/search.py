@@ -28,7 +28,9 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, Integral if kind is int else Real) and math.isfinite(value)
 
 
-def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: int) -> Any:
+def search_options(
+    options: dict[str, Any], nbest: int, shortest: int, longest: int, words: int | None = None
+) -> Any:
     """Build fairseq's configuration of a search.
 
     Args:
@@ -37,17 +39,25 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
         shortest: tokens of the shortest source, on which ``max_len_a`` depends; if sources are not
             known, of the longest that there may be.
         longest: the most tokens of an output.
+        words: entries of the dictionary, if it is known.
 
     Raises:
         ConfigError: an unknown option, a value of another type, or conflicting values.
     """
     found = GenerationConfig(**of_their_types(options))
+    if not fits(nbest, int):
+        raise ConfigError(f"nbest={nbest!r}: expected a whole number; give one")
     if found.beam < 1:
         raise ConfigError(f"beam={found.beam}: expected a beam of at least 1")
     if found.min_len < 0:
         raise ConfigError(f"min_len={found.min_len}: expected at least 0")
     if not 1 <= nbest <= found.beam:
         raise ConfigError(f"nbest={nbest} of beam={found.beam}: expected 1 to the beam")
+    if words is not None and found.sampling_topk > words:
+        raise ConfigError(
+            f"sampling_topk={found.sampling_topk}: the dictionary has {words} words; give at most "
+            "that"
+        )
     if found.temperature <= 0:
         raise ConfigError(f"temperature={found.temperature}: expected more than 0; give 1 for none")
     most = longest_output(found, shortest, longest)

@@ -204,27 +204,6 @@ def task_train_step(
     return step(self, sample, model, chosen, optimizer, *args, **kwargs)
 
 
-FLOAT32_COPIES = "fairseq.optim.fp16_optimizer:FP16Optimizer.build_fp32_params"
-
-float32_copies = mend(
-    "settings of parameters in float16",
-    reason="with --fp16 the optimizer has float32 copies of the parameters, which lack what the "
-    "parameters ask of it, such as no weight decay",
-    until="fairseq newer than 0.12.2",
-    needed=lambda: "optim_overrides" not in source_of(FLOAT32_COPIES),
-)
-
-
-@float32_copies.patch(FLOAT32_COPIES)
-def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = True) -> Any:
-    """Give each copy what its parameter asks for; one flat buffer for all has nothing of it."""
-    copies = build(args, params, flatten)
-    for parameter, own in zip(params, [] if flatten else copies):
-        if hasattr(parameter, "optim_overrides"):
-            own.optim_overrides = parameter.optim_overrides
-    return copies
-
-
 COUNTED = ("best", "num_runs")
 """What fairseq counts for --patience: the best result, and the validations since."""
 

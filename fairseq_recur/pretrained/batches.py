@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.logs import quiet
+from fairseq_recur.search import fits
 from fairseq_recur.text import truncated
 
 DEFAULT_TOKENS = 4000
@@ -127,8 +128,8 @@ def batches(
         ConfigError: *batch_size* or *max_tokens* is below 1 or above `LARGEST`.
     """
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
-        if value is not None and not 1 <= value <= LARGEST:
-            raise ConfigError(f"{name}={value}: expected at least 1 and at most {LARGEST}")
+        if value is not None and not (fits(value, int) and 1 <= value <= LARGEST):
+            raise ConfigError(f"{name}={value!r}: expected a whole number from 1 to {LARGEST}")
     if batch_size is None and max_tokens is None:
         max_tokens = DEFAULT_TOKENS
     if max_tokens is not None:

@@ -227,7 +227,8 @@ class Pretrained:
         # An empty source has an empty output, but a language model may start from nothing.
         searched = [s for s in sources if len(s) > 1 or self.is_language_model]
         shortest = min(map(len, searched), default=1)
-        options = search_options(search, nbest, shortest, self._limits[1])
+        words = len(self.target.dictionary)
+        options = search_options(search, nbest, shortest, self._limits[1], words)
         if self.is_language_model:
             check_beginnings([len(ids) - 1 for ids in sources], options, self._limits[1])
         empty = Hypothesis("", 0.0, [], [])
@@ -322,7 +323,7 @@ class Pretrained:
         words = self.target.dictionary
         with _turns.lock:
             if target is None:
-                search_options(search, 1, len(read), self._limits[1])
+                search_options(search, 1, len(read), self._limits[1], len(words))
                 aim = translate(self.task, self.model, read, **search)
             else:
                 (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)

@@ -185,6 +185,8 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             ``logits`` are log-probabilities (B, T, V), with a cache (B, 1, V). ``loss`` is the
             mean of *labels*' negative log-probability.
         """
+        if labels is not None:
+            use_cache = None  # with a cache there are only the scores of the newest position
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("no decoder_input_ids and no labels; give one of them")

@@ -308,7 +308,10 @@ class TimeSeriesTask(FairseqTask):
         """
         if self.cfg.drop_last_batch and isinstance(dataset, WindowDataset):
             multiple = kwargs.get("required_batch_size_multiple", 1)
-            dataset.multiple = self.whole_batch(dataset, kwargs.get("max_sentences"), multiple)
+            size, rows = kwargs.get("max_sentences"), kwargs.get("max_tokens")
+            if size is not None and rows is not None:
+                size = max(1, min(size, rows // dataset.size(0)))
+            dataset.multiple = self.whole_batch(dataset, size, multiple)
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and not iterator.disable_shuffling:
@@ -330,7 +333,7 @@ class TimeSeriesTask(FairseqTask):
 
         Args:
             windows: of a split
-            size: ``--batch-size``, or None
+            size: ``--batch-size``, or what ``--max-tokens`` leaves of it, or None
             multiple: ``--required-batch-size-multiple``
 
         Raises:

@@ -37,14 +37,24 @@ from fairseq_recur.tasks.time_series import TimeSeriesConfig
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "<!-- made by scripts/documentation/flags.py from the program's own definitions -->\n"
 ALL_PRESETS = {**PRESETS, **LANGUAGE_MODELS, **FORECASTERS}
+HOSTS, RSA = ("xl_lm", "brt_lm", "tlb_lm"), ("", "rsa_")
 GROUPS = {
     **{f"`{system}` and its sizes": {system + size for size in SIZES} for system in SYSTEMS},
-    **{f"all with `{size}`": {system + size for system in SYSTEMS} for size in SIZES if size},
+    **{
+        f"all encoder-decoders with `{size}`": {system + size for system in SYSTEMS}
+        for size in SIZES
+        if size
+    },
     **{
         f"`{model}` and its sizes": sizes
         for model in LANGUAGE_MODELS
         if len(sizes := {n for n in LANGUAGE_MODELS if f"{n}_".startswith(f"{model}_")}) > 1
     },
+    **{
+        f"all `…_lm{size}` with a memory": {f"{rsa}{host}{size}" for host in HOSTS for rsa in RSA}
+        for size in ("", "_tiny", "_text8", "_enwik8", "_wikitext103")
+    },
+    "all forecasters": {*FORECASTERS},
 }
 """Presets that are named together."""
 VOCABULARY = 32768
@@ -121,6 +131,8 @@ def values_of(option: Any) -> str:
     if isinstance(option.default, bool):
         return "a flag without a value"
     named = getattr(option.type, "__name__", "") or str(option.type)
+    if option.name.endswith("_cutoff"):  # fairseq's converters make a list of it
+        return "whole numbers, separated by commas"
     for part, text in (("str", "text"), ("float", "number"), ("int", "whole number")):
         if part in (named if named != "Optional" else str(option.type)):
             return text
@@ -134,11 +146,20 @@ def default_of(option: Any) -> str:
     return code(option.default)
 
 
-def set_by(option: Any, presets: Mapping[str, Mapping[str, Any]] = ALL_PRESETS) -> str:
+def read_by(option: Any, values: Mapping[str, Any]) -> bool:
+    """Whether a preset with these values reads an option; one of a memory, by its own memory."""
+    memory = f"{flag(MEMORY_SLOT.option)} {values.get(MEMORY_SLOT.option)}"
+    owners = OWNERS.get(option.name, [])
+    of_memories = [owner for owner in owners if owner.startswith(flag(MEMORY_SLOT.option))]
+    return memory in owners or not of_memories
+
+
+def set_by(option: Any) -> str:
     """The presets that have another default, and which."""
     found: dict[str, list[str]] = {}
-    for preset, values in presets.items():
-        if option.name in values and values[option.name] != option.default:
+    for preset, values in ALL_PRESETS.items():
+        own = option.name in values and read_by(option, values)
+        if own and values[option.name] != option.default:
             found.setdefault(code(values[option.name]), []).append(preset)
     return "; ".join(f"{value}: {', '.join(grouped(names))}" for value, names in found.items())
 
@@ -286,7 +307,7 @@ def flags_page() -> str:
         "| flag | values | default | in presets |",
         "| --- | --- | --- | --- |",
         *(
-            f"| `{flag(f.name)}` | {values_of(f)} | {default_of(f)} | {set_by(f, PRESETS)} |"
+            f"| `{flag(f.name)}` | {values_of(f)} | {default_of(f)} | {set_by(f)} |"
             for f in fields(config.HostConfig)
             if f.name != "_name"
         ),

@@ -51,6 +51,19 @@ def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_p
     assert_identical(saved(in_two), saved(at_once))
 
 
+@pytest.mark.slow_presets
+def test_float32_copies_are_resumed(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    flags = ["--bf16", "--dropout", 0.1]
+    at_once, in_two = tmp_path / "once", tmp_path / "two"
+    cli("train", *train_flags(corpus, preset, at_once, *flags, *UPTO[12]))
+    for updates in (6, 12):
+        cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[updates]))
+    found, expected = saved(in_two), saved(at_once)
+    assert_identical(found, expected)
+    copies = expected["optimizer"]["float32_copies"]["copies"]
+    assert not all(x.equal(x.bfloat16().float()) for x in copies), "they are more than weights"
+
+
 @pytest.mark.parametrize(
     "arch", [fast_or_slow(a, a, a == "rsa_xl_forecaster") for a in FORECASTERS]
 )

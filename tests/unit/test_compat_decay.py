@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from fairseq_recur.compat.training import build_fp32_params
 from fairseq_recur.errors import ConfigError
 
 
@@ -240,19 +239,6 @@ def test_memory_efficient_fp16(asking: bool) -> None:
     memory = MemoryEfficientFP16Optimizer.build_optimizer(cfg, parameters(torch.float16, asking))
     expected = [([3], 0.1), ([2], 0.0)] if asking else [([3, 2], 0.1)]
     assert groups(memory.wrapped_optimizer.optimizer) == expected
-
-
-def test_float32_copies_keep_what_parameters_ask_for() -> None:
-    """Also with fairseq 0.12.2, whose copies have none of it."""
-    asking, other = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    asking.optim_overrides = {"optimizer": {"weight_decay": 0}}  # type: ignore[attr-defined]
-
-    def build(args: Any, params: Any, flatten: bool) -> Any:
-        return [torch.nn.Parameter(p.detach().float()) for p in params]
-
-    first, second = build_fp32_params(build, None, [asking, other], flatten=False)
-    assert first.optim_overrides == asking.optim_overrides  # type: ignore[attr-defined]
-    assert not hasattr(second, "optim_overrides")
 
 
 def test_numpy_has_the_name_that_fairseq_uses() -> None:

@@ -194,6 +194,10 @@ def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
     found = fresh.get_batch_iterator(windows, max_sentences=12, required_batch_size_multiple=8)
     assert [len(batch["id"]) for batch in found.next_epoch_itr()] == [8] * 4
     assert fresh.whole_batch(windows, 39, 8) == 32  # of 37 windows: a whole batch is there
+    rows = 4 * windows.size(0) + 3
+    limits = {"max_tokens": rows, "max_sentences": 16, "disable_iterator_cache": True}
+    found = fresh.get_batch_iterator(windows, **limits)
+    assert [len(batch["id"]) for batch in found.next_epoch_itr()] == [4] * 9
     with pytest.raises(ConfigError, match="valid has 37 windows, fewer than a batch of 40"):
         made.get_batch_iterator(made.dataset("valid"), max_sentences=40)
     with pytest.raises(ConfigError, match="--drop-last-batch needs --batch-size"):

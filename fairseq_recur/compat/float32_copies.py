@@ -1,0 +1,77 @@
+"""The float32 copies of its parameters with which a training in half precision computes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_recur.compat.registry import Function, mend, source_of
+
+FLOAT32_COPIES = "fairseq.optim.fp16_optimizer:FP16Optimizer.build_fp32_params"
+
+float32_copies = mend(
+    "settings of parameters in float16",
+    reason="with --fp16 the optimizer has float32 copies of the parameters, which lack what the "
+    "parameters ask of it, such as no weight decay",
+    until="fairseq newer than 0.12.2",
+    needed=lambda: "optim_overrides" not in source_of(FLOAT32_COPIES),
+)
+
+
+@float32_copies.patch(FLOAT32_COPIES)
+def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = True) -> Any:
+    """Give each copy what its parameter asks for; one flat buffer for all has nothing of it."""
+    copies = build(args, params, flatten)
+    for parameter, own in zip(params, [] if flatten else copies):
+        if hasattr(parameter, "optim_overrides"):
+            own.optim_overrides = parameter.optim_overrides
+    return copies
+
+
+KEPT = "float32_copies"
+"""What `state_dict` adds."""
+
+COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
+"""What the loss scaler of --fp16 counts."""
+
+MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+
+copies_over_a_resume = mend(
+    "float32 copies over a resume",
+    reason="with --fp16 and --bf16 a checkpoint has only the rounded parameters. A training that "
+    "is resumed has lost what its float32 copies had beyond them, and the loss scaler begins to "
+    "count anew",
+    until="a fairseq whose FP16Optimizer keeps its float32 parameters in the checkpoint",
+)
+
+
+def copies_of(optimizer: Any) -> Sequence[Tensor]:
+    """Return the copies: one of each parameter, or one flat one of all on each device."""
+    found = optimizer.fp32_params
+    return list(found.values()) if isinstance(found, dict) else list(found)
+
+
+@copies_over_a_resume.patch(f"{MIXIN}.state_dict")
+def state_dict(state: Function, self: Any) -> dict[str, Any]:
+    """Add the copies, and the counts of the loss scaler."""
+    counts = {} if self.scaler is None else {name: getattr(self.scaler, name) for name in COUNTS}
+    copies = [copy.detach() for copy in copies_of(self)]
+    return {**state(self), KEPT: {"copies": copies, "counts": counts}}
+
+
+@copies_over_a_resume.patch(f"{MIXIN}.load_state_dict")
+def load_state_dict(
+    load: Function, self: Any, state: dict[str, Any], optimizer_overrides: Any = None
+) -> None:
+    """Restore them. Copies of other parameters, which round to other values, are left out."""
+    kept = state.get(KEPT, {"copies": [], "counts": {}})
+    load(self, {k: v for k, v in state.items() if k != KEPT}, optimizer_overrides)
+    half, own = self.fp16_params[0].dtype, copies_of(self)
+    saved = [copy.to(mine.device) for copy, mine in zip(kept["copies"], own)]
+    if len(saved) == len(own) and all(s.to(half).equal(o.to(half)) for s, o in zip(saved, own)):
+        with torch.no_grad():
+            for mine, copy in zip(own, saved):
+                mine.copy_(copy)
+    if self.scaler is not None:
+        vars(self.scaler).update(kept["counts"])
