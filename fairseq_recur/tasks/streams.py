@@ -318,10 +318,10 @@ class StreamLanguageModelingTask(LanguageModelingTask):
 
     def log_streams(self, dataset: StreamDataset) -> None:
         """Log how a set is cut, and whether the memory is of use; once for each way to cut one."""
-        tokens, read = len(dataset.text.tokens), int(dataset.sizes.sum())
-        of = f"a set of {tokens} tokens is read in"
-        line = f"{of if dataset.text.whole else f'training reads {read} of {tokens} tokens, in'} "
-        line += dataset.arrangement
+        tokens, what = len(dataset.text.tokens), "a set of {1} tokens is read"
+        if not dataset.text.whole:
+            what = "training reads {0} of {1} tokens,"
+        line = f"{what.format(dataset.sizes.sum(), tokens)} in {dataset.arrangement}"
         if line in self.logged:
             return
         self.logged |= {line}
