@@ -16,7 +16,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     data,
     dictionaries,
     embeddings,
-    float32_copies,
+    half_precision,
     imports,
     interactive,
     literals,

@@ -104,9 +104,9 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         src_lengths: Tensor | None = None,
         starts: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits of the next words (B, T, V); arguments and results are fairseq's, but *starts*.
+        """Logits of the next words (B, T, V); called as fairseq's commands call language models.
 
-        These are (B,) int64 numbers of the first positions, see `StreamMemory`. Without them the
+        *starts* are (B,) int64 numbers of the first positions, see `StreamMemory`. Without them the
         memory of earlier batches is neither read nor changed.
         """
         x, extra = self.extract_features(

@@ -60,7 +60,7 @@ def test_float32_copies_are_resumed(preset: str, cli: Cli, corpus: Path, tmp_pat
         cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[updates]))
     found, expected = saved(in_two), saved(at_once)
     assert_identical(found, expected)
-    copies = expected["optimizer"]["float32_copies"]["copies"]
+    copies = expected["optimizer"]["half_precision"]["copies"]
     assert not all(x.equal(x.bfloat16().float()) for x in copies), "they are more than weights"
 
 
@@ -70,7 +70,8 @@ def test_float32_copies_are_resumed(preset: str, cli: Cli, corpus: Path, tmp_pat
 def test_forecasters_in_half_precision(arch: str, cli: Cli, tmp_path: Path) -> None:
     """The same with float16 and, in one of them, with a memory of the batch before."""
     path = series.write_series(tmp_path / "x.csv")
-    half = "--memory-efficient-fp16 --fp16-init-scale 4 --batch-size 8".split()
+    half = "--memory-efficient-fp16 --fp16-init-scale 4 --fp16-scale-window 5".split()
+    half += ["--batch-size", "8"]
 
     def train(folder: str, updates: int) -> dict[int, float]:
         flags = [*half, "--save-dir", tmp_path / folder, "--max-update", updates]

@@ -1,4 +1,4 @@
-"""The float32 copies of its parameters with which a training in half precision computes."""
+"""What a training in half precision has beside its parameters: float32 copies, a loss scale."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,30 +29,32 @@ def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = T
     return copies
 
 
-KEPT = "float32_copies"
+KEPT = "half_precision"
 """What `state_dict` adds."""
 
 COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 """What the loss scaler of --fp16 counts."""
 
-MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+OPTIMIZER = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
 
-copies_over_a_resume = mend(
-    "float32 copies over a resume",
+over_a_resume = mend(
+    "half precision over a resume",
     reason="with --fp16 and --bf16 a checkpoint has only the rounded parameters. A training that "
-    "is resumed has lost what its float32 copies had beyond them, and the loss scaler begins to "
-    "count anew",
-    until="a fairseq whose FP16Optimizer keeps its float32 parameters in the checkpoint",
+    "is resumed has lost what its float32 copies had beyond them; and the loss scaler, also that "
+    "of --memory-efficient-fp16, begins to count anew",
+    until="a fairseq that keeps the float32 parameters and the counts in the checkpoint",
 )
 
 
 def copies_of(optimizer: Any) -> Sequence[Tensor]:
-    """Return the copies: one of each parameter, or one flat one of all on each device."""
-    found = optimizer.fp32_params
+    """Return the copies: one of each parameter, one flat one of all on each device, or none."""
+    found = getattr(optimizer, "fp32_params", [])
     return list(found.values()) if isinstance(found, dict) else list(found)
 
 
-@copies_over_a_resume.patch(f"{MIXIN}.state_dict")
+@over_a_resume.patch(f"{OPTIMIZER}.state_dict")
+@over_a_resume.patch(f"{MEMORY_EFFICIENT}.state_dict")
 def state_dict(state: Function, self: Any) -> dict[str, Any]:
     """Add the copies, and the counts of the loss scaler."""
     counts = {} if self.scaler is None else {name: getattr(self.scaler, name) for name in COUNTS}
@@ -60,18 +62,23 @@ def state_dict(state: Function, self: Any) -> dict[str, Any]:
     return {**state(self), KEPT: {"copies": copies, "counts": counts}}
 
 
-@copies_over_a_resume.patch(f"{MIXIN}.load_state_dict")
+def restore(own: Sequence[Tensor], saved: Sequence[Tensor], half: torch.dtype) -> None:
+    """Copy saved copies in place, if rounding makes the same parameters of them."""
+    saved = [copy.to(mine.device) for copy, mine in zip(saved, own)]
+    if len(saved) == len(own) and all(s.to(half).equal(o.to(half)) for s, o in zip(saved, own)):
+        with torch.no_grad():
+            for mine, copy in zip(own, saved):
+                mine.copy_(copy)
+
+
+@over_a_resume.patch(f"{OPTIMIZER}.load_state_dict")
+@over_a_resume.patch(f"{MEMORY_EFFICIENT}.load_state_dict")
 def load_state_dict(
     load: Function, self: Any, state: dict[str, Any], optimizer_overrides: Any = None
 ) -> None:
     """Restore them. Copies of other parameters, which round to other values, are left out."""
     kept = state.get(KEPT, {"copies": [], "counts": {}})
     load(self, {k: v for k, v in state.items() if k != KEPT}, optimizer_overrides)
-    half, own = self.fp16_params[0].dtype, copies_of(self)
-    saved = [copy.to(mine.device) for copy, mine in zip(kept["copies"], own)]
-    if len(saved) == len(own) and all(s.to(half).equal(o.to(half)) for s, o in zip(saved, own)):
-        with torch.no_grad():
-            for mine, copy in zip(own, saved):
-                mine.copy_(copy)
+    restore(copies_of(self), kept["copies"], torch.bfloat16 if self.scaler is None else torch.half)
     if self.scaler is not None:
         vars(self.scaler).update(kept["counts"])

@@ -1,4 +1,4 @@
-"""The float32 copies of --fp16 and --bf16: their settings, and what a resume restores."""
+"""Half precision: settings of float32 copies; what a resume restores of them and the scaler."""
 
 import copy
 from pathlib import Path
@@ -10,7 +10,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf, open_dict
 
-from fairseq_recur.compat.float32_copies import KEPT, build_fp32_params
+from fairseq_recur.compat.half_precision import KEPT, build_fp32_params
 from tests.running import assert_identical
 
 
