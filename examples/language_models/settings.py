@@ -107,6 +107,10 @@ class Settings:
         """Return the variables that determine the results, and their values."""
         return as_variables(self, without=["jobs", "add"])
 
+    def parts(self) -> set[int]:
+        """Return the shares that are not the whole text."""
+        return {*self.shares} - {100}
+
 
 def read_settings() -> Settings:
     """Read the settings from the environment.
@@ -116,8 +120,12 @@ def read_settings() -> Settings:
     """
     lists = ["systems", "seeds", "shares", "share_systems", "add"]
     settings = read_variables(Settings, lists, OWN_FLAGS)
-    why = "without the whole text, 100 in SHARES: the systems of the other shares are SHARE_SYSTEMS"
-    problems = without_effect({} if 100 in settings.shares else {"SYSTEMS": why})
+    unread = {}
+    if 100 not in settings.shares:
+        unread["SYSTEMS"] = "without the whole text, 100 in SHARES: see SHARE_SYSTEMS"
+    if not settings.parts():
+        unread["SHARE_SYSTEMS"] = "without a part of the text in SHARES: see SYSTEMS"
+    problems = without_effect(unread)
     if settings.warmup >= 1:
         problems.append(
             f"WARMUP={settings.warmup}: expected a number below 1, the part of UPDATES in which "
@@ -269,9 +277,10 @@ def evaluation_flags(system: str, settings: Settings) -> list[str]:
 
 def text_runs(settings: Settings, work: Path) -> Iterator[TextRun]:
     """Yield the runs seed by seed and from the whole text on: a table is complete early."""
+    compared = settings.share_systems if settings.parts() else ()
     for seed in dict.fromkeys(settings.seeds):
         for share in sorted(set(settings.shares), reverse=True):
-            wanted = {*settings.share_systems, *(settings.systems if share == 100 else ())}
+            wanted = {*compared, *(settings.systems if share == 100 else ())}
             for system in (name for name in SYSTEMS if name in wanted):
                 yield TextRun(
                     work, f"{ROW}{share}", system, seed,

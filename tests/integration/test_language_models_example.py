@@ -159,8 +159,9 @@ def test_results_of_another_rate_do_not_join(
     modules: Callable[[str], Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was trained on another device does."""
-    for name, value in {"SHARES": "100", "SYSTEMS": "xl_lm", "SHARE_SYSTEMS": "xl_lm"}.items():
+    for name, value in {"SHARES": "100", "SYSTEMS": "xl_lm"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SHARE_SYSTEMS")
     settings, elsewhere = modules("settings"), modules("elsewhere")
     made = modules("report").about(
         settings.read_settings(), modules("text").read(folder, "words"), str(folder)
@@ -172,6 +173,7 @@ def test_results_of_another_rate_do_not_join(
         monkeypatch.setenv(name, value)
         now = settings.read_settings()
         here, runs = {**made, "settings": now.as_dict()}, list(settings.text_runs(now, tmp_path))
+        assert [run.system for run in runs] == ["xl_lm"], "nothing besides"
         assert list(elsewhere.differences(results, here, runs)) == expected
 
 
@@ -179,6 +181,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "UNITS": ({"UNITS": "bytes"}, "expected one of words, characters"),
     "SYSTEMS": ({"SYSTEMS": "lstm"}, "expected some of: xl_lm rsa_xl_lm"),
     "no use": ({"SYSTEMS": "xl_lm"}, "SYSTEMS=xl_lm: has no effect without the whole text"),
+    "no parts": ({"SHARES": "100"}, "SHARE_SYSTEMS=rsa_xl_lm: has no effect without a part of"),
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
     "WARMUP": ({"WARMUP": "1"}, "WARMUP=1.0: expected a number below 1, the part of UPDATES"),
@@ -211,6 +214,7 @@ def test_the_rate_rises(
     given = {"SHARES": "100", "LR": "0.3", "UPDATES": "50", "WARMUP": "0.3"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SHARE_SYSTEMS")
     settings = modules("settings")
     runs = list(settings.text_runs(settings.read_settings(), tmp_path))
     assert {run.system for run in runs} == set(settings.SYSTEMS)
@@ -648,6 +652,7 @@ def test_killed_and_resumed_is_as_never_stopped(folder: Path, tmp_path: Path) ->
     command = [sys.executable, str(EXAMPLE / "run.py"), str(folder)]
     systems = ("rsa_xl_lm", "fl_xl_lm", "rsa_brt_lm")
     variables = {**MINIATURE, "UPDATES": 60, "SYSTEMS": " ".join(systems), "SHARES": 100}
+    del variables["SHARE_SYSTEMS"]
 
     def settings(work: str) -> dict[str, Any]:
         given = {name: str(value) for name, value in variables.items()}
