@@ -125,11 +125,13 @@ def batches(
         progress: show the bar; None shows it for several batches.
 
     Raises:
-        ConfigError: *batch_size* or *max_tokens* is below 1 or above `LARGEST`.
+        ConfigError: *batch_size* or *max_tokens* is no whole number, below 1 or above `LARGEST`.
     """
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
-        if value is not None and not (fits(value, int) and 1 <= value <= LARGEST):
-            raise ConfigError(f"{name}={value!r}: expected a whole number from 1 to {LARGEST}")
+        if value is not None and not fits(value, int):
+            raise ConfigError(f"{name}={value!r}: expected a whole number; give one")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise ConfigError(f"{name}={value}: expected at least 1 and at most {LARGEST}")
     if batch_size is None and max_tokens is None:
         max_tokens = DEFAULT_TOKENS
     if max_tokens is not None:
