@@ -63,7 +63,7 @@ fi
 # and ends with this script. Without the command (macOS has none) there is no lock.
 if command -v flock > /dev/null; then
     exec 9< .
-    flock --nonblock 9 || {
+    flock -n 9 || {
         echo "Waiting for another scripts/setup.sh in $PWD"
         flock 9
     }

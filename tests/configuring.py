@@ -18,6 +18,7 @@ from unittest.mock import patch
 from fairseq import options
 from fairseq.dataclass import utils as dataclass_utils
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental import initialize_config_dir
@@ -37,15 +38,16 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 @cache
-def defaults(chosen: tuple[tuple[str, str | None], ...]) -> DictConfig:
+def defaults(chosen: tuple[tuple[str, str | None, type | None], ...]) -> DictConfig:
     """Return a configuration before its overrides.
 
     Args:
-        chosen: sections, and the name in the section's group or None; the other ones are empty
+        chosen: sections, the name in the section's group or None, and the dataclass of the model
+            of that name, which a new part replaces; the other sections are empty
     """
     nodes = dict.fromkeys(section.name for section in fields(FairseqConfig))
     types = {section.name: section.type for section in fields(FairseqConfig)}
-    for section, name in chosen:
+    for section, name, _ in chosen:
         if name is not None:
             nodes[section] = ConfigStore.instance().load(f"{section}/{name}.yaml").node
         elif is_dataclass(types[section]):
@@ -66,8 +68,10 @@ def compose_directly(overrides: Sequence[str], group: str | None = None) -> Dict
         overrides = [o for o in overrides if re.split("[.=]", o, maxsplit=1)[0] in wanted]
     pairs = [parse_override(override) for override in overrides]
     chosen = {**DEFAULT_GROUPS, **{key: name for key, name in pairs if "." not in key}}
-    sections = (s.name for s in fields(FairseqConfig) if group is None or s.name in wanted)
-    cfg = deepcopy(defaults(tuple((name, chosen.get(name)) for name in sections)))
+    sections = [s.name for s in fields(FairseqConfig) if group is None or s.name in wanted]
+    names = [chosen.get(section) for section in sections]
+    kinds = map(MODEL_DATACLASS_REGISTRY.get, names)
+    cfg = deepcopy(defaults(tuple(zip(sections, names, kinds))))
     for key, value in pairs:
         *path, name = key.split(".")
         section = cfg

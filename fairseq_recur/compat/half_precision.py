@@ -63,12 +63,12 @@ def state_dict(state: Function, self: Any) -> dict[str, Any]:
 
 
 def restore(own: Sequence[Tensor], saved: Sequence[Tensor], half: torch.dtype) -> None:
-    """Copy saved copies in place, if rounding makes the same parameters of them."""
-    saved = [copy.to(mine.device) for copy, mine in zip(saved, own)]
-    if len(saved) == len(own) and all(s.to(half).equal(o.to(half)) for s, o in zip(saved, own)):
-        with torch.no_grad():
-            for mine, copy in zip(own, saved):
-                mine.copy_(copy)
+    """Copy in place each saved copy of which rounding makes the same parameter."""
+    with torch.no_grad():
+        for mine, copy in zip(own, saved):
+            there = copy.to(mine.device)  # one at a time: together they are as large as the model
+            if there.to(half).equal(mine.to(half)):
+                mine.copy_(there)
 
 
 @over_a_resume.patch(f"{OPTIMIZER}.load_state_dict")

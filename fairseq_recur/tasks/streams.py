@@ -318,10 +318,11 @@ class StreamLanguageModelingTask(LanguageModelingTask):
 
     def log_streams(self, dataset: StreamDataset) -> None:
         """Log how a set is cut, and whether the memory is of use; once for each way to cut one."""
-        tokens, what = len(dataset.text.tokens), "a set of {1} tokens is read"
+        tokens = len(dataset.text.tokens)
+        what = f"a set of {tokens} tokens is read"
         if not dataset.text.whole:
-            what = "training reads {0} of {1} tokens,"
-        line = f"{what.format(dataset.sizes.sum(), tokens)} in {dataset.arrangement}"
+            what = f"training reads {dataset.sizes.sum()} of {tokens} tokens,"
+        line = f"{what} in {dataset.arrangement}"
         if line in self.logged:
             return
         self.logged |= {line}

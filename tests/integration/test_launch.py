@@ -167,7 +167,10 @@ def test_an_error_of_the_training_is_the_launchers(tmp_path: Path) -> None:
 )
 def test_a_signal_becomes_a_request(number: signal.Signals, ignored: bool, tmp_path: Path) -> None:
     """Also that of a terminal which is closed, unless `nohup` ignores it."""
-    child = 'touch ready; until [ -e "$FAIRSEQ_RECUR_STOP/asked" ]; do sleep 0.05; done; exit 3'
+    child = (
+        "touch ready; for _ in {1..400}; do "  # it ends also if the test has failed
+        'if [ -e "$FAIRSEQ_RECUR_STOP/asked" ]; then exit 3; fi; sleep 0.05; done'
+    )
     script = f"source {LAUNCH}/run.sh; run bash -c {shlex.quote(child)}"
     started = subprocess.Popen(
         ["bash", "-c", script], cwd=tmp_path,

@@ -195,7 +195,7 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
 def test_exported_model_is_the_same(
     preset: str, corpus: Path, trained: Trained, exported: Callable[..., Any]
 ) -> None:
-    """Log-probabilities, the loss, and the best of a beam with and without a cache."""
+    """Log-probabilities, the loss, and the best of a beam: without a cache, without repetitions."""
     checkpoint = trained(preset) / "checkpoint_last.pt"
     ours, theirs = from_pretrained(checkpoint), exported(checkpoint)
     texts = lines(corpus / "test.src")
@@ -217,14 +217,16 @@ def test_exported_model_is_the_same(
     assert found.loss.requires_grad
 
     limit = 15
-    beams = ours.hypotheses(texts, beam=4, nbest=4, max_len_b=limit)
-    # Of what has not ended at the limit, `generate` does not score the end.
-    best = {n: b[0] for n, b in enumerate(beams) if all(len(h.tokens) <= limit for h in b)}
-    assert len({one.text for one in best.values()}) > 3
-    for use_cache in (True, False):
+    for use_cache, size in ((True, 0), (False, 0), (True, 2)):
+        beams = ours.hypotheses(texts, beam=4, nbest=4, max_len_b=limit, no_repeat_ngram_size=size)
+        # Of what has not ended at the limit, `generate` does not score the end.
+        best = {n: b[0] for n, b in enumerate(beams) if all(len(h.tokens) <= limit for h in b)}
+        assert len({one.text for one in best.values()}) > 3
+        bigrams = [[*zip(one.tokens, one.tokens[1:])] for one in best.values()]
+        assert any(len(of_one) > len({*of_one}) for of_one in bigrams) == (size == 0)
         got = theirs.generate(
             sources, num_beams=4, max_new_tokens=limit + 1, use_cache=use_cache,
-            return_dict_in_generate=True, output_scores=True,
+            return_dict_in_generate=True, output_scores=True, no_repeat_ngram_size=size,
         )  # fmt: skip
         for number, one in best.items():
             ids, score = got.sequences[number][1:], got.sequences_scores[number].item()

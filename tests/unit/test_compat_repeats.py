@@ -1,15 +1,11 @@
 """--no-repeat-ngram-size: no hypothesis has an n-gram twice, and all else stays as it was."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 
-import fairseq_recur
-
-FROZEN = Path(__file__).resolve().parents[1] / "frozen"
 END = 2
 
 
@@ -42,14 +38,3 @@ def test_a_forced_word_may_repeat() -> None:
     scores = torch.full((1, 7), -float("inf"))
     scores[0, 4] = -0.5
     assert NGramRepeatBlock(2)(tokens, scores.clone(), 1, 1, 3).equal(scores)
-
-
-def test_translations_repeat_no_ngram() -> None:
-    hub = fairseq_recur.from_pretrained(
-        str(FROZEN / "transformer_biarn.pt"), data=str(FROZEN), source_lang="src", target_lang="tgt"
-    )
-    for size in (0, 1, 2, 3):
-        line = hub.translate("w10 w19 w3 w1", max_len_b=20, no_repeat_ngram_size=size)
-        words = [int(word[1:]) for word in line.split()]
-        found = ngrams(words, size or 1)
-        assert found and (len(found) > len({*found})) == (size == 0), line

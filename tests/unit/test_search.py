@@ -55,3 +55,11 @@ def test_an_option_of_a_search_acts(name: str, hub: Any) -> None:
         return [[(h.text, round(h.score, 4)) for h in of_one] for of_one in searched]
 
     assert found() == found() and found(**{name: value}) != found()
+
+
+def test_no_ngram_is_repeated(hub: Any) -> None:
+    for size in (0, 1, 2, 3):
+        words = hub.translate(SOURCES[0], max_len_b=20, no_repeat_ngram_size=size).split()
+        n = size or 1
+        ngrams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+        assert ngrams and (len(ngrams) > len({*ngrams})) == (size == 0), words
