@@ -15,11 +15,11 @@ import curves
 import samples
 from trainings import HERE, CopyRun, copy_runs, read_settings
 
-from fairseq_recur.cli.experiment import places
 from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runner import places
 
 
 def main(arguments: list[str]) -> int:

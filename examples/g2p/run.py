@@ -16,13 +16,12 @@ import elsewhere
 import report
 
 from fairseq_recur.cli import experiment_check
-from fairseq_recur.cli.experiment import ABOUT, places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.reading import read_experiment
+from fairseq_recur.experiments.reading import ABOUT, read_about, read_experiment
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Stopped
+from fairseq_recur.experiments.runner import Stopped, places
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.steps import LOCK
@@ -140,7 +139,7 @@ def runs_from(
 
 def write_language(experiment: Experiment, folder: Path) -> None:
     """Write the table of a language, with the sizes of its models."""
-    about = experiment_check.read_about(folder / ABOUT)
+    about = read_about(folder)
     about["parameters"] = {
         run.system.name: report.parameters(run) for run in done(experiment, folder)
     }

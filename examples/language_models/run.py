@@ -18,11 +18,11 @@ import report
 import text
 from settings import HERE, TextRun, read_settings, text_runs
 
-from fairseq_recur.cli.experiment import places
 from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runner import places
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.locks import hold
 from fairseq_recur.plotting.figures import check_output

@@ -17,7 +17,7 @@ from fairseq_recur.cli.training_check import gather, parse, quiet
 from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
-from fairseq_recur.experiments.steps import read_parts, read_steps, relative, same_command
+from fairseq_recur.experiments.steps import read_steps, relative, same_command
 from fairseq_recur.files import inside
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring import comet
@@ -32,9 +32,6 @@ Weights = dict[str, Tensor]
 
 LARGEST_SEED = 2**31 - 1
 """fairseq adds the epoch to the seed, and NumPy takes seeds below 2**32."""
-
-ABOUT_PARTS = {"files": list, "set": list, "systems": list, "seeds": list, "parameters": dict}
-"""What the file says of how an experiment was started, and the types."""
 
 
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
@@ -356,20 +353,3 @@ def _check_metrics(score: Scoring, texts: dict[str, list[str]] | None, problems:
             if texts and score.source is not None:
                 comet.check_inputs(texts[score.source], len(references[0]), references, problems)
             comet.comet_package()
-
-
-def read_about(path: Path) -> dict[str, Any]:
-    """Return how a folder's experiment was started.
-
-    Raises:
-        ConfigError: the folder has no experiment, or the file is damaged
-    """
-    about = read_parts(
-        path, lambda of: all(isinstance(of.get(name), kind) for name, kind in ABOUT_PARTS.items())
-    )
-    if about is None:
-        raise ConfigError(
-            f"no experiment in {path.parent}: it has no {path.name}; "
-            "expected the --work-dir of an experiment"
-        )
-    return about

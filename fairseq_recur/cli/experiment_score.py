@@ -1,4 +1,4 @@
-"""Score the trained systems of an experiment on other test sets: `experiment score`.
+"""``experiment score``: score the trained systems on other test sets.
 
 The results are in DIR/other_sets/NAME, like those of the experiment's own test set.
 """
@@ -7,9 +7,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from fairseq import options
 from fairseq.data import Dictionary, data_utils
@@ -17,11 +17,14 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_recur.cli import plugin_loading
 from fairseq_recur.cli.experiment_check import test_data
 from fairseq_recur.errors import ConfigError, refuse
+from fairseq_recur.experiments.folder_lock import exclusive
 from fairseq_recur.experiments.other_sets import Decoding, make_data
-from fairseq_recur.experiments.results import collect, write_both
-from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.reading import read_about, stored_experiment
+from fairseq_recur.experiments.results import all_runs, collect, write_both
+from fairseq_recur.experiments.runner import Runner, Stopped, places
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, misread
+from fairseq_recur.locks import name_holder
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.text import build_codec
 
@@ -103,16 +106,17 @@ def conversion(run: SystemRun) -> Conversion:
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
     codec = build_codec(parsed, parsed, "the test set")
+    encode = cache(codec.pieces)  # two checks read each line, and so do the data
     # Summarization may truncate as its training did, which only the checkpoint tells.
     refuses = parsed.task == "translation" and not parsed.truncate_source
     longest = parsed.max_source_positions if refuses else inf
     if codec.bpe is not None:
-        return Conversion(codec.pieces, lambda line: line, None, longest)
+        return Conversion(encode, lambda line: line, None, longest)
 
     def decode(line: str) -> str:
         return str(data_utils.post_process(line, parsed.post_process))
 
-    return Conversion(codec.pieces, decode, MARKS.get(parsed.post_process), longest)
+    return Conversion(encode, decode, MARKS.get(parsed.post_process), longest)
 
 
 def check_subwords(
@@ -185,31 +189,33 @@ def with_start(experiment: Experiment, encode: Callable[[str], str]) -> Callable
     return lambda line: f"{words[words.bos()]} {encode(line)}"
 
 
-def run(
-    experiment: Experiment,
-    trained: Sequence[SystemRun],
-    about: dict[str, Any],
-    args: argparse.Namespace,
-    jobs: int,
-    devices: list[str],
-) -> int:
+def run(args: argparse.Namespace) -> int:
     """Decode and score each test set; print the tables. Returns 0, or 1 if a decoding failed."""
-    status, text = 0, conversion(trained[0])
-    check_subwords(experiment, args.test, text)
-    encode = with_start(experiment, text.encode)
-    sources = [f"{prefix}.{experiment.source}" for _, prefix in args.test]
-    check_lengths(trained, sources, encode, text.longest)
-    for name, prefix in args.test:
-        folder = Path(args.work_dir).resolve() / "other_sets" / name
-        here = make_data(experiment, prefix, folder, encode, text.decode)
-        runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
-        try:
-            failed = Runner(runs, jobs, devices)()
-        except Stopped as stopped:
-            return stopped.report()
-        write_both(collect(here, runs, about, folder), folder)
-        print((folder / "table.md").read_text(encoding="utf-8"))
-        for one in failed:
-            print(f"{name}: {one} failed; see its folder", file=sys.stderr)
-        status = 1 if failed else status
+    work = Path(args.work_dir)
+    about = read_about(work)
+    experiment = stored_experiment(about, work)
+    trained = [run_ for run_ in all_runs(experiment, work) if run_.trained()]
+    check(experiment, trained, args)
+    jobs, devices = places(args.jobs, trained[0])
+    with exclusive(work) as lock:
+        name_holder(lock)
+        text = conversion(trained[0])
+        check_subwords(experiment, args.test, text)
+        encode = with_start(experiment, text.encode)
+        sources = [f"{prefix}.{experiment.source}" for _, prefix in args.test]
+        check_lengths(trained, sources, encode, text.longest)
+        status = 0
+        for name, prefix in args.test:
+            folder = work.resolve() / "other_sets" / name
+            here = make_data(experiment, prefix, folder, encode, text.decode)
+            runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
+            try:
+                failed = Runner(runs, jobs, devices)()
+            except Stopped as stopped:
+                return stopped.report()
+            write_both(collect(here, runs, about, folder), folder)
+            print((folder / "table.md").read_text(encoding="utf-8"))
+            for one in failed:
+                print(f"{name}: {one} failed; see its folder", file=sys.stderr)
+            status = 1 if failed else status
     return status

@@ -15,7 +15,14 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.schema import fill
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.settings_check import settings_problems
+from fairseq_recur.experiments.steps import read_parts
 from fairseq_recur.files import inside, read_yaml
+
+ABOUT = "command.json"
+"""The file of a folder that says how its experiment was started."""
+
+ABOUT_PARTS = {"files": list, "set": list, "systems": list, "seeds": list, "parameters": dict}
+"""The keys of that file, and the types of their values."""
 
 
 def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> Experiment:
@@ -176,6 +183,23 @@ def stored(files: Sequence[str], changes: Sequence[str], work: Path) -> dict[str
         "files": [place(str(Path(file).absolute())) for file in files],
         "set": [c if "${" in c else _changed(c, place) for c in from_here(changes)],
     }
+
+
+def read_about(work: Path) -> dict[str, Any]:
+    """Return how a folder's experiment was started.
+
+    Raises:
+        ConfigError: the folder has no experiment, or the file is damaged
+    """
+    about = read_parts(
+        work / ABOUT,
+        lambda of: all(isinstance(of.get(name), kind) for name, kind in ABOUT_PARTS.items()),
+    )
+    if about is None:
+        raise ConfigError(
+            f"no experiment in {work}: it has no {ABOUT}; expected the --work-dir of an experiment"
+        )
+    return about
 
 
 def stored_experiment(about: dict[str, Any], work: Path) -> Experiment:

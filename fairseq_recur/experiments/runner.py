@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+import torch
+
 import fairseq_recur
 from fairseq_recur.errors import INTERRUPTED, ConfigError
 from fairseq_recur.experiments import machine
@@ -242,6 +244,18 @@ class Runner:
             job.process.kill()
             job.process.wait()
             self.record(job, interrupted=True)
+
+
+def places(jobs: int | None, run_: Run) -> tuple[int, list[str]]:
+    """Return the number of concurrent runs, and the GPUs for them."""
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: expected at least 1")
+    if run_.train_flags().get("cpu"):
+        return jobs or 1, []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    devices = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
+    return jobs or max(1, count), devices
 
 
 def plugin_environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur import cli
-from fairseq_recur.cli.experiment import runs_from
+from fairseq_recur.cli.experiment_run import runs_from
 from fairseq_recur.errors import ConfigError
 from tests.docs.commands import (
     ROOT,

@@ -20,10 +20,10 @@ import yaml
 from fairseq.data import Dictionary, data_utils
 from sacrebleu.metrics import BLEU
 
-from fairseq_recur.cli import experiment, experiment_score, main
-from fairseq_recur.cli.experiment import is_held
+from fairseq_recur.cli import experiment_score, experiment_status, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
+from fairseq_recur.experiments.folder_lock import is_held
 from fairseq_recur.experiments.other_sets import write_binary
 from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.runs import runs_of
@@ -391,13 +391,13 @@ def test_what_is_done_is_not_done_again(
     assert {*results["parameters"]} == {"plain", "biarn"} and len(results["runs"]) == 2
     assert results["machine"] == runner.machine.machine()
     capsys.readouterr()
-    described, free = experiment.describe, []
+    described, free = experiment_status.describe, []
 
     def describe(run: Any) -> str:
         free.append(hold(work / LOCK) is not None)  # a status that is read slowly stops nothing
         return described(run)
 
-    monkeypatch.setattr(experiment, "describe", describe)
+    monkeypatch.setattr(experiment_status, "describe", describe)
     assert main(["experiment", "status", str(work)]) == 0 and free == [True]
     said = capsys.readouterr().out
     assert "nothing is running" in said and "plain seed 1: done" in said and "# Reversing" in said

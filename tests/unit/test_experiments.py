@@ -20,9 +20,9 @@ import pytest
 import torch
 import yaml
 
-from fairseq_recur.cli import experiment, main
+from fairseq_recur.cli import experiment_run, main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments import settings, speed
+from fairseq_recur.experiments import folder_lock, settings, speed
 from fairseq_recur.experiments.other_sets import make_data
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.reading import read_experiment
@@ -536,7 +536,7 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(ConfigError, match="no locks .* choose another --work-dir"):
-        experiment.exclusive(tmp_path)
+        folder_lock.exclusive(tmp_path)
 
 
 def test_only_a_process_of_this_machine_is_stopped(
@@ -562,15 +562,17 @@ def test_a_signal_ends_the_measurement_of_speed_and_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_json(tmp_path / "command.json", STARTED)
-    monkeypatch.setattr(experiment.Runner, "__call__", lambda runner: [])
-    monkeypatch.setattr(experiment, "write_results", lambda *_: None)
+    monkeypatch.setattr(experiment_run.Runner, "__call__", lambda runner: [])
+    monkeypatch.setattr(experiment_run, "write_results", lambda *_: None)
     monkeypatch.setattr(speed, "PROGRAM", [str(tmp_path / "program")])
     (tmp_path / "program").write_text(
         f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.2\nkill $PPID\nexec sleep 20\n"
     )
     (tmp_path / "program").chmod(0o755)
     monkeypatch.setattr(
-        experiment, "measure_speed", lambda _, env: speed._call(["train"], env, tmp_path / "out")
+        experiment_run,
+        "measure_speed",
+        lambda _, env: speed._call(["train"], env, tmp_path / "out"),
     )
 
     def unhandled(*_: Any) -> None:
@@ -579,7 +581,7 @@ def test_a_signal_ends_the_measurement_of_speed_and_its_command(
     before = signal.signal(signal.SIGTERM, unhandled)
     try:
         some = runs(tmp_path, {"speed": {}})
-        assert experiment.work_on(some, tmp_path, 1, [], validation=False) == 130
+        assert experiment_run.work_on(some, tmp_path, 1, [], validation=False) == 130
         assert signal.getsignal(signal.SIGTERM) is unhandled
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_recur.cli import experiment, experiment_check, main
+from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments import speed
+from fairseq_recur.experiments import folder_lock, speed
 from fairseq_recur.experiments.other_sets import Decoding
 from fairseq_recur.experiments.reading import stored, stored_experiment
 from fairseq_recur.experiments.runs import SystemRun, runs_of
@@ -195,4 +195,4 @@ def test_a_folder_of_a_colleague_is_only_read(
     held.flush()
     assert main(argv) == 0 and "process 17 on here is running" in capsys.readouterr().out
     held.close()
-    assert not experiment.is_held(work) and json.loads((work / "command.json").read_text())
+    assert not folder_lock.is_held(work) and json.loads((work / "command.json").read_text())

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_recur.cli import experiment, experiment_check, main
+from fairseq_recur.cli import experiment_check, experiment_run, experiment_stop, main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments import runner, speed
+from fairseq_recur.experiments import folder_lock, runner, speed
 from fairseq_recur.experiments.runner import OF_3_10, Runner, Stopped, plugin_environment
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.files import read_json, write_json
@@ -66,13 +66,13 @@ def test_an_output_without_all_translations_fails_only_its_run(
     monkeypatch.setenv("STOPS_EARLY", "generatea")
     a, b, c = some = three(tmp_path)
     write_json(tmp_path / "work/command.json", STARTED)
-    assert experiment.work_on(some, a.work, 2, [], validation=False) == 1
+    assert experiment_run.work_on(some, a.work, 2, [], validation=False) == 1
     said = capsys.readouterr()
     assert "a seed 1: generate failed: " in said.out and "without id 1" in said.out
     assert "a seed 1 failed; see its folder" in said.err and "| c | 1 |" in said.out
     assert not a.finished() and b.finished() and c.finished() and not a.output.exists()
     monkeypatch.delenv("STOPS_EARLY")
-    assert experiment.work_on(some, a.work, 2, [], validation=False) == 0
+    assert experiment_run.work_on(some, a.work, 2, [], validation=False) == 0
     assert calls().count("generate a") == 2 and calls().count("train a") == 1
 
 
@@ -83,12 +83,12 @@ def test_an_old_output_that_cannot_be_scored_does_not_stop_the_others(
     assert Runner([a], 1)() == []
     a.output.write_text("H-0\t-0.5\tein Satz\n")
     write_json(tmp_path / "work/command.json", STARTED)
-    assert experiment.work_on(some, a.work, 1, [], validation=False) == 1
+    assert experiment_run.work_on(some, a.work, 1, [], validation=False) == 1
     said = capsys.readouterr().err
     assert "the table is not written: " in said and "without id 1" in said
     assert c.finished() and not (a.work / "table.md").exists()
     a.output.unlink()
-    assert experiment.work_on(some, a.work, 1, [], validation=False) == 0
+    assert experiment_run.work_on(some, a.work, 1, [], validation=False) == 0
     assert len(calls()) == 7 and calls()[-1] == "generate a"
 
 
@@ -200,7 +200,7 @@ def test_a_child_imports_nothing_from_the_current_folder(tmp_path: Path) -> None
             [*program, "path"], cwd=tmp_path, env=plugin_environment(), capture_output=True
         )
         assert done.returncode == 0, done.stderr
-    assert speed.PROGRAM is runner.PROGRAM is experiment.PROGRAM
+    assert speed.PROGRAM is runner.PROGRAM is experiment_run.PROGRAM
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def background(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(experiment_check, "check", lambda runs: {})
     monkeypatch.setattr(
-        experiment, "PROGRAM", [sys.executable, "-c", "import time; time.sleep(60)"]
+        experiment_run, "PROGRAM", [sys.executable, "-c", "import time; time.sleep(60)"]
     )
     argv = ["experiment", "run", "t.yaml", "--work-dir", "work", "--background"]
     monkeypatch.setattr(sys, "argv", ["fairseq-recur", *argv])
@@ -223,13 +223,13 @@ def background(
 def test_the_background_holds_its_folder_from_the_beginning(
     background: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert experiment.process_of(Path("work")) == f"{background} on {socket.gethostname()}"
+    assert folder_lock.process_of(Path("work")) == f"{background} on {socket.gethostname()}"
     assert main(["experiment", "status", "work"]) == 0
     assert f"process {background} on" in capsys.readouterr().out
     assert main(["experiment", "stop", "work"]) == 0
     said = capsys.readouterr().out
     assert "waiting until each training has saved" in said and "stopped; all checkpoints" in said
-    assert not experiment.is_held(Path("work"))
+    assert not folder_lock.is_held(Path("work"))
 
 
 def test_paths_of_set_are_stored_absolute(background: int, tmp_path: Path) -> None:
@@ -243,13 +243,13 @@ def test_a_lock_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lock = hold(tmp_path / "lock")
     assert lock is not None
     with pytest.raises(ConfigError, match="an experiment runs in"):
-        experiment.exclusive(tmp_path)
-    monkeypatch.setenv(experiment.HELD, str(os.dup(lock.fileno())))
+        folder_lock.exclusive(tmp_path)
+    monkeypatch.setenv(folder_lock.HELD, str(os.dup(lock.fileno())))
     lock.close()
-    with experiment.exclusive(tmp_path):
-        assert experiment.is_held(tmp_path)
-        assert experiment.HELD not in os.environ, "a training does not take it over"
-    assert not experiment.is_held(tmp_path)
+    with folder_lock.exclusive(tmp_path):
+        assert folder_lock.is_held(tmp_path)
+        assert folder_lock.HELD not in os.environ, "a training does not take it over"
+    assert not folder_lock.is_held(tmp_path)
 
 
 def test_stop_waits_longer_than_a_training_may_take(
@@ -258,9 +258,9 @@ def test_stop_waits_longer_than_a_training_may_take(
     write_json(tmp_path / "command.json", STARTED)
     lock, now = hold(tmp_path / "lock"), [0.0]
     assert lock is not None
-    monkeypatch.setattr(experiment.os, "kill", lambda *_: None)
-    monkeypatch.setattr(experiment.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(experiment.time, "sleep", lambda _: now.__setitem__(0, now[0] + 1))
+    monkeypatch.setattr(experiment_stop.os, "kill", lambda *_: None)
+    monkeypatch.setattr(experiment_stop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(experiment_stop.time, "sleep", lambda _: now.__setitem__(0, now[0] + 1))
     with lock:
         print("4194305", file=lock, flush=True)
         assert main(["experiment", "stop", str(tmp_path)]) == 2

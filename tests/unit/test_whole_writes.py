@@ -26,7 +26,7 @@ APART: dict[str, str] = {
     "pretrained/huggingface.py export": "a folder of whole_or_nothing",
     "pretrained/huggingface.py write_text_files": "a folder of whole_or_nothing",
     # What a process of an experiment prints, line by line.
-    "cli/experiment.py in_background": "a log",
+    "cli/experiment_run.py in_background": "a log",
     "experiments/runner.py start": "a log and an output, of which a state says if it is complete",
     "experiments/speed.py _call": "an output that is read at once",
     "experiments/other_sets.py write_binary": "written anew at each start, by fairseq",
