@@ -230,7 +230,11 @@ def connected(blocks: list[Tensor], x: Tensor, state: Tensor) -> Tensor:
     Only later blocks read the state that a block leaves. But several processes wait for a gradient
     of every parameter, also of those that only make the state.
     """
-    return x + (state * 0.0).sum().to(x.dtype) if len(blocks) == 1 else x
+    if len(blocks) > 1 or not torch.is_grad_enabled():
+        return x
+    # Not 0 * state, which is NaN if the state has overflowed.
+    nothing = state.masked_fill(torch.ones_like(state, dtype=torch.bool), 0.0)
+    return x + nothing.sum().to(x.dtype)
 
 
 class BlockRecurrentMemory(XLMemory):

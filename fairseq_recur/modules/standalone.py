@@ -116,6 +116,20 @@ def as_declared(name: str, value: Any, declared_type: Any) -> Any:
     return kind(value)
 
 
+def check_sizes(**inputs: Tensor) -> None:
+    """Check that no dimension of the inputs is empty.
+
+    Raises:
+        ValueError: one is
+    """
+    for name, x in inputs.items():
+        if x.numel() == 0:
+            raise ValueError(
+                f"{name} has the shape {tuple(x.shape)}; expected at least one sentence of at "
+                "least one position"
+            )
+
+
 class RSASelfAttention(nn.Module):
     """Self-attention mixed with recurrence encoding matrices (Huang et al. 2023, eq. 4).
 
@@ -141,7 +155,12 @@ class RSASelfAttention(nn.Module):
         self.attention = DotSelfAttention(cfg, side, RecurrenceEncodingMatrices(cfg, side))
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Return (B, L, C) for *x* (B, L, C) and a padding mask (B, L) or None."""
+        """Return (B, L, C) for *x* (B, L, C) and a padding mask (B, L) or None.
+
+        Raises:
+            ValueError: *x* is empty
+        """
+        check_sizes(x=x)
         padding, future = Padding.of(key_padding_mask), None
         if self.causal:
             future = causal_mask(x.size(1), x.size(1), x)
@@ -189,7 +208,11 @@ class SRformerCrossAttention(nn.Module):
 
         Returns:
             (B, T, C)
+
+        Raises:
+            ValueError: *x* or *memory* is empty
         """
+        check_sizes(x=x, memory=memory)
         states = memory.transpose(0, 1)
         source = Source.of(states, Padding.of(memory_padding_mask))
         context = Context(
@@ -222,5 +245,10 @@ class BiARNEncoder(nn.Module):
         self.encoder = RecurrenceEncoder(cfg, BiARN)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Return (B, R, 2C), a state per step, for *x* (B, L, C) and a padding mask or None."""
+        """Return (B, R, 2C), a state per step, for *x* (B, L, C) and a padding mask or None.
+
+        Raises:
+            ValueError: *x* is empty
+        """
+        check_sizes(x=x)
         return self.encoder(x, Padding.of(key_padding_mask))[0].transpose(0, 1)

@@ -1,6 +1,6 @@
 """Memories over batches whose row r continues row r of the batch before."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -181,6 +181,11 @@ class StreamMemory(nn.Module):
             if own.numel():
                 all_rows = distributed_utils.all_gather(own.contiguous(), group)
             setattr(self, name, torch.cat(all_rows, dim=rows))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
+        """As torch's, with what evaluation has read, such as for another device."""
+        self.evaluation = {name: fn(value) for name, value in self.evaluation.items()}
+        return super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, *args: Any) -> None:
         """As torch's, in a checkpoint to resume from."""

@@ -79,7 +79,8 @@ class _Loss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        # Only on a CPU is it free to look whether the factor is 1, as without a loss scale.
+        # Only on a CPU is it free to look whether the factor is 1, as without a loss scale. Then
+        # the saved tensor is returned itself: autograd changes none that others hold.
         if of_loss.device.type != "cpu" or of_loss.item() != 1:
             gradient = gradient * of_loss.to(gradient.dtype)
         return gradient.to(ctx.dtype), None, None, None

@@ -59,8 +59,8 @@ class SegmentedRecurrent(torch.autograd.Function):
             weights = softmax.weights(queries, keys[:, :steps])
             local = torch.matmul(softmax.drop(weights), values[:, :steps])
         saved = SegmentSoftmax.parts(softmax)
-        ctx.save_for_backward(queries, keys, values, weight, norms, *saved)
-        ctx.neuron, ctx.rest = neuron, rest
+        ctx.save_for_backward(queries, keys, values, weight, leak, threshold, norms, *saved)
+        ctx.rest = rest
         ctx.dropout = None if softmax is None else softmax.dropout
         return local, recurrent
 
@@ -68,11 +68,12 @@ class SegmentedRecurrent(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
-        queries, keys, values, weight, norms, mask, kept = ctx.saved_tensors
+        queries, keys, values, weight, leak, threshold, norms, mask, kept = ctx.saved_tensors
         softmax = None if ctx.dropout is None else SegmentSoftmax(mask, kept, ctx.dropout)
         source = SourceTensors(keys, values, weight, ctx.rest)
         with no_autocast(queries):  # the buffers have the dtype of the queries
-            work = Backward(source, ctx.neuron, softmax, queries, norms)
+            neuron = Neuron(leak.detach(), threshold.detach())
+            work = Backward(source, neuron, softmax, queries, norms)
             return (*work.run(grad_local, grad_recurrent), None, None, None)
 
 

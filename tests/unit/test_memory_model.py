@@ -17,7 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import loading
 from fairseq_recur.models.presets import LANGUAGE_MODELS
+from fairseq_recur.modules.block_recurrent import BlockRecurrentLayer
 from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.latent_bottleneck import LatentBottleneck
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.parts import MEMORY as MEMORIES
 from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION
@@ -666,6 +668,32 @@ def test_the_state_of_a_long_text(build: Build, norm: str, grows: bool) -> None:
         sizes.append(float(model.decoder.memory.carried.square().mean().sqrt()))
     assert (sizes[-1] > 1.5 * sizes[7]) == grows
     assert grows or sizes[-1] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("arch, part, method", [
+    ("tlb_lm_tiny", LatentBottleneck, "write"),
+    ("brt_lm_tiny", BlockRecurrentLayer, "next_state"),
+])  # fmt: skip
+def test_a_state_that_nothing_reads_may_overflow(
+    build: Build, arch: str, part: type, method: str
+) -> None:
+    """That after the only block of a segment: with gradients, too, it changes no output."""
+    model = build(arch).train()
+    tokens = text(next(m.block for m in model.modules() if isinstance(m, part)))
+    expected, whole = model(tokens)[0], getattr(part, method)
+    with patch.object(part, method, lambda *x: whole(*x) * torch.inf):
+        found = model(tokens)[0]
+    assert torch.equal(found, expected)
+    found.square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_memory_of_evaluation_moves_with_the_model(build: Build) -> None:
+    model = build(*TRAINED["xl_lm"]).eval()
+    model(text(SEGMENT), starts=STARTS)
+    held = model.double().decoder.memory.evaluation
+    assert held["states"].dtype == torch.float64 and held["starts"].dtype == torch.int64
+    assert all(x.is_meta for x in model.to("meta").decoder.memory.evaluation.values())
 
 
 @pytest.mark.parametrize("has_memory", [True, False])

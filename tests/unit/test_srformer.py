@@ -317,6 +317,18 @@ def test_dropout_of_the_recomputed_form() -> None:
     assert not torch.allclose(local, whole) and torch.equal(recurrent, same)
 
 
+@pytest.mark.parametrize("form", ["recomputed", "stored"])
+@pytest.mark.parametrize("name", ["leak", "threshold"])
+def test_a_neuron_that_changes_before_the_backward_pass_is_noticed(form: str, name: str) -> None:
+    """As torch notices it of every tensor that a gradient needs."""
+    module = SRformerCrossAttention(24, 2, segment_size=5, target_length=6, srformer_form=form)
+    found = module(torch.randn(2, 6, 24), torch.randn(2, 17, 24)).square().sum()
+    with torch.no_grad():
+        next(p for n, p in module.named_parameters() if name in n).add_(0.1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        found.backward()
+
+
 def test_neuron_against_the_pseudo_code() -> None:
     """Appendix A.2, by hand: it fires at 0.5, keeps 0.1 after the reset, and fires again."""
     leak, threshold = torch.tensor(0.5).double(), torch.tensor(0.4).double()

@@ -130,6 +130,18 @@ def test_wrong_options(build: Any, options: dict[str, Any], words: str) -> None:
         build(C, H, **options)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, C), (2, 0, C)])
+def test_empty_inputs(shape: tuple[int, ...]) -> None:
+    some, none = torch.zeros(2, 5, C), torch.zeros(shape)
+    words = re.escape(f"has the shape {shape}; expected at least one sentence")
+    cross = SRformerCrossAttention(C, H)
+    for call in (RSASelfAttention(C, H), BiARNEncoder(C, H), lambda x: cross(x, some)):
+        with pytest.raises(ValueError, match=f"^x {words}"):
+            call(none)
+    with pytest.raises(ValueError, match=f"^memory {words}"):
+        cross(some, none)
+
+
 def test_defaults_may_be_given() -> None:
     """Also of options that have no effect beside the others."""
     SRformerCrossAttention(C, H, srformer_no_neuron=True, srformer_threshold_init=0.1)
