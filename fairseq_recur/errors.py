@@ -30,6 +30,19 @@ class InstallationError(ImportError):
     """Installed libraries that do not work together; the message says what to install."""
 
 
+INPUT_ERRORS = (
+    ConfigError,
+    CheckpointError,
+    InstallationError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""Errors that input, or installed libraries, can cause. Another exception keeps its traceback."""
+
+
 def refuse(what: str, problems: Iterable[str]) -> None:
     """Raise one ConfigError for all problems; do nothing if there are none.
 

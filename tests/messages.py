@@ -18,7 +18,8 @@ FOR_USERS = {"ValueError", "ArgumentTypeError", "OSError", "ImportError", "Float
 # Exceptions that address a program, not a user; no message is expected of them.
 # Of these a user sees at most what another message quotes; torch refuses a file by the last one.
 FOR_PROGRAMS = set(
-    "NotImplementedError AttributeError KeyError KeyboardInterrupt Stopped UnpicklingError".split()
+    "NotImplementedError AttributeError KeyError KeyboardInterrupt Stopped UnpicklingError "
+    "_Passed".split()
 )
 OWN_ERROR = "own error"  # a caught exception of ours: its message is checked where it is raised
 # It hands on what others added to it, which is read where they add it.

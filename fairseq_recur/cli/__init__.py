@@ -21,29 +21,11 @@ from typing import Any, NoReturn, TextIO
 
 import fairseq_recur
 from fairseq_recur.cli import fairseq_commands
-from fairseq_recur.errors import (
-    INTERRUPTED,
-    CheckpointError,
-    ConfigError,
-    InstallationError,
-    ProcessError,
-)
+from fairseq_recur.errors import INPUT_ERRORS, INTERRUPTED, ConfigError, ProcessError
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
 TRACEBACK = "FAIRSEQ_RECUR_TRACEBACK"
-
-INPUT_ERRORS = (
-    ConfigError,
-    CheckpointError,
-    InstallationError,
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-"""Errors that input, or installed libraries, can cause. Another exception keeps its traceback."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that mean that a disk is full."""
@@ -167,6 +149,8 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, kind: str, word: str, known: Iterable[str]) -> NoReturn:
         """Exit with status 2 because of an unknown word."""
+        if word in known:
+            self.error(f"{kind} {word!r} after --, which ends the options; give it before")
         self.error(f"unknown {kind} {word!r}{suggestion(word, known) or '; see --help'}")
 
 

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import INPUT_ERRORS, ConfigError, ProcessError
 
 COMMANDS = {
     "preprocess": "fairseq-preprocess: convert text to binary data and dictionaries",
@@ -73,8 +73,40 @@ def run(command: str, argv: Sequence[str]) -> int:
         if "--cpu" in argv or not torch.cuda.is_available():
             allocator.keep_freed_memory()
         with graceful_stop.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
-            module.cli_main()
+            if command == "hydra-train":
+                with around_hydra(module):
+                    module.cli_main()
+            else:
+                module.cli_main()
         return stop.status
+
+
+class _Passed(BaseException):
+    """Passes through hydra, which handles each `Exception` itself; its context is the error."""
+
+
+@contextmanager
+def around_hydra(module: Any) -> Iterator[None]:
+    """Let errors of a training's input leave fairseq's module *module* as they leave `train`.
+
+    hydra would print them with a traceback, and end the program with status 1.
+    """
+    train = module._hydra_main
+
+    def run_training(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(*args, **kwargs)
+        except (*INPUT_ERRORS, ProcessError, OSError):
+            raise _Passed from None
+
+    module._hydra_main = run_training
+    try:
+        yield
+    except _Passed as passed:
+        assert passed.__context__ is not None
+        raise passed.__context__ from passed.__context__.__cause__
+    finally:
+        module._hydra_main = train
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 import atexit
 import contextlib
 import inspect
-import itertools
 import queue
 import sys
 import threading
 import time
 import types
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -91,9 +91,21 @@ _ending = threading.Event()
 @threads.patch("fairseq.data.iterators:BackgroundConsumer.run")
 def run_consumer(run: Function, self: Any) -> None:
     """Prepare batches until the program ends."""
-    self._source = itertools.takewhile(lambda _: not _ending.is_set(), self._source)
+    self._source = _until_the_end(self._source)
     _consumers.add(self)
     run(self)
+
+
+def _until_the_end(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield what *source* yields, from a first item on that fairseq asks for.
+
+    fairseq passes an error in there on, such as that of a worker that has died. Anywhere else in
+    the thread, the training would wait for its next batch for ever.
+    """
+    for item in source:
+        if _ending.is_set():
+            return
+        yield item
 
 
 @threads.action

@@ -97,7 +97,7 @@ def read_log(path: str | Path) -> TrainingLog:
         ConfigError: the file is missing, or has no line of training or validation
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():  # a pipe, as of <(zcat train.log.gz), is read once
         raise ConfigError(f"no such log: {path}; give the output of a training")
     log = TrainingLog()
     where: dict[int, tuple[float, float | None]] = {}

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq_recur.compat.registry import Function, extend
@@ -13,14 +14,26 @@ STATE = "dictionaries"
 """Key in a checkpoint's ``task_state`` of the hashes of the dictionaries."""
 
 
+def dictionaries(task: Any) -> dict[str, Any]:
+    """Return a task's dictionaries by name: source and target, or the languages.
+
+    Multilingual tasks have one for each language. Their source and target are those of the first
+    language in training, and those of the translated pair in decoding.
+    """
+    of_languages = getattr(task, "dicts", None)
+    if isinstance(of_languages, Mapping):
+        return {str(language): found for language, found in of_languages.items()}
+    return {side: getattr(task, f"{side}_dictionary", None) for side in ("source", "target")}
+
+
 def hashes(task: Any) -> dict[str, str]:
-    """Return the number and a hash of the words of a task's dictionaries, each by its side."""
+    """Return the number and a hash of the words of a task's dictionaries, each by its name."""
     found = {}
-    for side in ("source", "target"):
-        symbols = getattr(getattr(task, f"{side}_dictionary", None), "symbols", None)
+    for name, dictionary in dictionaries(task).items():
+        symbols = getattr(dictionary, "symbols", None)
         if symbols is not None:
             words = "\n".join(symbols).encode(errors="replace")
-            found[side] = f"{len(symbols)} words, {hashlib.sha256(words).hexdigest()}"
+            found[name] = f"{len(symbols)} words, {hashlib.sha256(words).hexdigest()}"
     return found
 
 
@@ -35,10 +48,10 @@ def difference(task: Any, saved: Any) -> str | None:
     """
     before = saved if isinstance(saved, dict) else {}
     other = []
-    for side, now in hashes(task).items():
-        was = str(before.get(side, now))
+    for name, now in hashes(task).items():
+        was = str(before.get(name, now))
         if was != now and was.partition(" ")[0] == now.partition(" ")[0]:
-            other.append(side)
+            other.append(name)
     if not other:
         return None
     which = f"the {' and '.join(other)} dictionar{'y has' if len(other) == 1 else 'ies have'}"

@@ -174,6 +174,17 @@ def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> No
         assert f"'user_dir': '{OWN}'" in done.stdout and "num_updates 2 " in done.stdout
 
 
+def test_hydra_train_reports_errors_as_train_does(corpus: Path, tmp_path: Path) -> None:
+    """hydra would print a traceback and leave with 1."""
+    wrong = [f"model={ARCH}", "model.recurrence_layers=-3", f"task.data={corpus / 'bin'}", *HYDRA]
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_recur", "hydra-train", *wrong],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("- --recurrence-layers -3: expected 1 to ")
+
+
 def environment() -> dict[str, str]:
     """The environment of a process that finds this package and trains without other processes."""
     path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))

@@ -13,7 +13,7 @@ import pytest
 import fairseq_recur
 from fairseq_recur import cli
 from fairseq_recur.cli import GROUPS, OWN_COMMANDS, TRACEBACK, fairseq_commands, main
-from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
+from fairseq_recur.errors import INPUT_ERRORS, CheckpointError, ConfigError, ProcessError
 
 OWN = str(Path(fairseq_recur.__file__).resolve().parent)
 
@@ -95,6 +95,10 @@ def test_list_of_train_shows_all_names(capsys: pytest.CaptureFixture[str]) -> No
         (["trian"], "unknown command 'trian'; did you mean train?"),
         (["plot"], "required: SUBCOMMAND"),
         (["plot", "checkpoints"], "unknown command 'plot checkpoints'; did you mean plot check"),
+        (
+            ["translate", "--", "-x.pt", "a.txt", "--cpu"],
+            "'--cpu' after --, which ends the options",
+        ),
         (["average", "--imputs", "a", "--inputs", "b", "--output", "c"], "did you mean --inputs?"),
     ],
 )
@@ -191,7 +195,7 @@ def test_errors(
     for arguments, variable in ((["--debug", "check"], "0"), (["check"], "1")):
         monkeypatch.setenv(TRACEBACK, variable)
         assert main(arguments) == status
-        is_input_error = isinstance(error, cli.INPUT_ERRORS)
+        is_input_error = isinstance(error, INPUT_ERRORS)
         assert ("Traceback" in capsys.readouterr().err) is is_input_error
 
 

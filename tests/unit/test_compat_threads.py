@@ -1,9 +1,12 @@
 """The thread that makes batches ahead ends before Python does."""
 
+import queue
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+from fairseq.data.iterators import BackgroundConsumer
 
 ENDLESS = """
 import itertools, sys
@@ -49,3 +52,20 @@ def test_without_the_adaptation_it_is_aborted() -> None:
     """If this fails, the adaptation is no longer needed."""
     done = ends("as it is", "busy", 10)
     assert done.returncode == -6 and "terminate called" in done.stderr
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_error_reaches_the_training(at_once: bool) -> None:
+    """Also one before the first batch, when the workers start; it would wait for it for ever."""
+
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            if at_once:
+                raise OSError("no memory")
+            return (1 // number for number in (1, 0))
+
+    found: queue.Queue[object] = queue.Queue()
+    BackgroundConsumer(found, Broken(), None, None).run()
+    results = [found.get_nowait() for _ in range(found.qsize())]
+    expected = [OSError] if at_once else [int, ZeroDivisionError]
+    assert [type(result) for result in results] == expected

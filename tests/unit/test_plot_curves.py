@@ -1,9 +1,11 @@
 """Reading training logs, and drawing curves from them."""
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -111,6 +113,15 @@ ODD = [
 @pytest.mark.parametrize("line", ODD)
 def test_a_line_that_is_only_similar_is_skipped(tmp_path: Path, line: str) -> None:
     assert read_log(write(tmp_path / "odd", [*JSON, line])) == read_log(write(tmp_path / "a", JSON))
+
+
+def test_a_log_from_a_pipe(tmp_path: Path) -> None:
+    file = Path(write(tmp_path / "a", JSON))
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = Thread(target=pipe.write_bytes, args=[file.read_bytes()])
+    writer.start()
+    assert read_log(pipe) == read_log(file)
+    writer.join()
 
 
 def test_a_log_without_results_is_refused(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 
 from fairseq_recur.compat.checkpoint_options import with_objects
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import whole_file
-from fairseq_recur.training_guard import comparison, folder
+from fairseq_recur.training_guard import comparison, dictionaries, folder
 from tests.conftest import SMALL, TRAIN
 
 HOLDER = """
@@ -230,6 +232,22 @@ def test_other_data_are_detected() -> None:
     assert data([], []) == data([], [])
     Task.source_dictionary.symbols = ["b", "a"]
     assert first != data([5, 6, 7], [[0, 1], [2]])
+
+
+def test_dictionaries_of_languages() -> None:
+    """In decoding, source and target of a multilingual task are those of the pair."""
+    args = Namespace(source_lang="fr", target_lang="en", lang_pairs=["de-en", "fr-en"])
+    dicts = {name: Dictionary() for name in ("de", "en", "fr")}
+    for name, dictionary in dicts.items():
+        dictionary.add_symbol(f"word of {name}")
+    trained, decoding = (MultilingualTranslationTask(args, dicts, x) for x in (True, False))
+    saved = dictionaries.hashes(trained)
+    assert saved.keys() == dicts.keys() and dictionaries.difference(decoding, saved) is None
+    before = {"source": saved["de"], "target": saved["de"]}  # as older versions stored it
+    assert dictionaries.difference(decoding, before) is None
+    dicts["fr"].symbols[-1] = "another"
+    said = "the fr dictionary has other words"
+    assert (dictionaries.difference(decoding, saved) or "").startswith(said)
 
 
 def batches(processes: int, rank: int, **options: Any) -> EpochBatchIterator:
