@@ -179,7 +179,8 @@ def test_hydra_train_reports_errors_as_train_does(corpus: Path, tmp_path: Path) 
     wrong = [f"model={ARCH}", "model.recurrence_layers=-3", f"task.data={corpus / 'bin'}", *HYDRA]
     done = subprocess.run(
         [sys.executable, "-m", "fairseq_recur", "hydra-train", *wrong],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        cwd=tmp_path, env={**environment(), "HYDRA_FULL_ERROR": "0"},
+        capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("- --recurrence-layers -3: expected 1 to ")
