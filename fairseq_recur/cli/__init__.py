@@ -52,11 +52,13 @@ class Command:
             docstring is the command's description
         help: one line for the list of commands
         needs_fairseq: whether everything must be registered with fairseq before the import
+        builds_models: whether parts from elsewhere may be needed, which --user-dir names
     """
 
     module: str
     help: str
     needs_fairseq: bool = True
+    builds_models: bool = False
 
     def load(self) -> ModuleType:
         """Import the module."""
@@ -70,11 +72,13 @@ OWN_COMMANDS: dict[str, Command] = {
         "check", "show versions, registered names, known problems and remedies", needs_fairseq=False
     ),
     "path": Command("path", "print the folder for fairseq's --user-dir", needs_fairseq=False),
-    "translate": Command("translate", "translate raw text, line by line"),
-    "summarize": Command("translate", "summarize raw texts, one per line"),
+    "translate": Command("translate", "translate raw text, line by line", builds_models=True),
+    "summarize": Command("translate", "summarize raw texts, one per line", builds_models=True),
     "average": Command("average", "average the parameters of checkpoints"),
     "convert": Command("convert", "convert T5 and BART from Hugging Face's format and back"),
-    "export": Command("export", "export recurrent models to Hugging Face's library"),
+    "export": Command(
+        "export", "export recurrent models to Hugging Face's library", builds_models=True
+    ),
     "score": Command(
         "score",
         "score translations with BLEU, chrF, TER and COMET, summaries with ROUGE",
@@ -86,9 +90,13 @@ OWN_COMMANDS: dict[str, Command] = {
     "plot curves": Command(
         "plot_curves", "draw learning curves from training logs", needs_fairseq=False
     ),
-    "plot checkpoint": Command("plot_checkpoint", "draw the gates and kernels of RSA checkpoints"),
+    "plot checkpoint": Command(
+        "plot_checkpoint", "draw the gates and kernels of RSA checkpoints", builds_models=True
+    ),
     "plot attention": Command(
-        "plot_attention", "draw attention weights, BiARN's steps and gates for one sentence"
+        "plot_attention",
+        "draw attention weights, BiARN's steps and gates for one sentence",
+        builds_models=True,
     ),
     "plot forecast": Command(
         "plot_forecast", "draw forecasts of a time series", needs_fairseq=False
@@ -96,11 +104,17 @@ OWN_COMMANDS: dict[str, Command] = {
     "plot recurrence": Command(
         "plot_recurrence", "show which dilations of RSA fit a series or a text"
     ),
-    "forecast": Command("forecast", "forecast a time series and write a CSV file"),
+    "forecast": Command(
+        "forecast", "forecast a time series and write a CSV file", builds_models=True
+    ),
     "probe make": Command("probe_make", "build probing tasks from a text"),
-    "probe run": Command("probe_run", "train classifiers on the frozen encoders of checkpoints"),
+    "probe run": Command(
+        "probe_run", "train classifiers on the frozen encoders of checkpoints", builds_models=True
+    ),
     "experiment": Command("experiment", "train, decode and score the systems of a table"),
-    "plan": Command("plan", "predict a training's memory, batch size and duration"),
+    "plan": Command(
+        "plan", "predict a training's memory, batch size and duration", builds_models=True
+    ),
 }
 GROUPS = {
     "plot": "draw learning curves, checkpoints, attention weights, forecasts or recurrences",
@@ -203,6 +217,12 @@ def build_parser(only: str | None = None) -> Parser:
             module = command.load()
             leaf.description = (module.__doc__ or "").strip()
             module.add_arguments(leaf)
+            if command.builds_models:
+                leaf.add_argument(
+                    "--user-dir",
+                    metavar="DIR",
+                    help="also load the plug-in in this folder, such as parts of your own",
+                )
     return parser
 
 
@@ -315,6 +335,8 @@ def _dispatch(argv: list[str]) -> int:
         return fairseq_commands.run(first, argv[1:])
     words = argv[: 2 if first in GROUPS else 1]
     name = " ".join(words)
+    if name in OWN_COMMANDS and OWN_COMMANDS[name].builds_models:
+        _load_plugin(argv)
     parser = build_parser(only=name)
     if words and not words[-1].startswith("-"):
         known = [*fairseq_commands.COMMANDS, *OWN_COMMANDS, *GROUPS]
@@ -323,6 +345,18 @@ def _dispatch(argv: list[str]) -> int:
     args = parser.parse_args(argv)  # exits unless the command is one of this package's own
     fairseq_commands.set_up_logging(sys.stderr)
     return int(OWN_COMMANDS[name].load().run(args))
+
+
+def _load_plugin(argv: Sequence[str]) -> None:
+    """Import the plug-in of --user-dir, whose names the parser of the other options may know.
+
+    Raises:
+        ConfigError: its folder cannot be imported
+    """
+    fairseq_recur.register()
+    from fairseq_recur.cli import plugin_loading
+
+    plugin_loading.load(itertools.takewhile(lambda word: word != "--", argv))
 
 
 def _message(error: BaseException) -> str:

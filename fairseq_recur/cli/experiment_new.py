@@ -36,6 +36,8 @@ SENTENCES: dict[str, dict[str, Any]] = {
 }
 # The presets have the paper's threshold, which is for trained weights.
 FROM_SCRATCH: dict[str, dict[str, Any]] = {"srformer": {"srformer-threshold-init": 10}}
+# A trained Transformer has no matrices yet: their gate begins nearly closed.
+FROM_TRAINED: dict[str, dict[str, Any]] = {"rsa_transformer": {"rsa-gate-init": -3}}
 NOTE = """\
 # Run it: fairseq-recur experiment run {file} --work-dir work
 {control}# docs/experiments.md explains every key.
@@ -124,8 +126,8 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
     if start:
         systems["control"] = {"flags": stock.copy(), **start}
     for name in args.system:
-        scratch = FROM_SCRATCH.get(name, {}) if args.from_scratch else {}
-        flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **scratch}
+        begin = (FROM_SCRATCH if args.from_scratch else FROM_TRAINED).get(name, {})
+        flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **begin}
         systems[name] = {"flags": flags, **start}
     source, target = dictionaries(args)
     joined = source.read_bytes() == target.read_bytes()

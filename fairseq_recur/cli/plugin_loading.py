@@ -3,7 +3,7 @@
 import os
 import re
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import fairseq
@@ -32,6 +32,17 @@ def add_option(argv: Sequence[str]) -> tuple[list[str], str | None]:
     Raises:
         ConfigError: two other folders (fairseq takes one), or a folder that cannot be imported
     """
+    rest, folders = _taken_out(argv)
+    other = other_plugin(folders)
+    return rest + ["--user-dir", other or PLUGIN_FOLDER], other
+
+
+def _taken_out(argv: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without --user-dir, and its values.
+
+    Raises:
+        ConfigError: a value is missing
+    """
     rest: list[str] = []
     folders: list[str] = []
     words = iter(argv)
@@ -45,8 +56,18 @@ def add_option(argv: Sequence[str]) -> tuple[list[str], str | None]:
             folders.append(word.split("=", 1)[1])
         else:
             rest.append(word)
-    other = other_plugin(folders)
-    return rest + ["--user-dir", other or PLUGIN_FOLDER], other
+    return rest, folders
+
+
+def load(argv: Iterable[str]) -> None:
+    """Import the plug-in that the arguments of one of this package's own commands name.
+
+    Raises:
+        ConfigError: as `add_option`
+    """
+    _, folders = _taken_out(argv)
+    if (other := other_plugin(folders)) is not None:
+        import_user_module(Namespace(user_dir=other))
 
 
 def add_override(argv: Sequence[str]) -> tuple[list[str], str | None]:

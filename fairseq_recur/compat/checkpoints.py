@@ -160,7 +160,8 @@ def load_model_ensemble_and_task(
     except OmegaConfBaseException as error:
         raise ConfigError(
             f"{', '.join(filenames)}: an option has a value that is unknown here; import the "
-            f"plug-in that has it, or use a newer fairseq_recur: {' '.join(str(error).split())}"
+            "plug-in that has it (--user-dir), or use a newer fairseq_recur: "
+            f"{' '.join(str(error).split())}"
         ) from error
     finally:
         _building.reset(before)

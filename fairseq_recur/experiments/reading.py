@@ -110,7 +110,7 @@ def _relative_paths(content: dict[Any, Any]) -> list[str]:
 
 # The files of subwords are those of fairseq's encoders.
 _PATHS = {
-    "": ("data", "start"),
+    "": ("data", "start", "user-dir"),
     "score": ("reference", "source", "outputs"),
     "generate": (
         "sentencepiece-model", "bpe-codes", "gpt2-encoder-json", "gpt2-vocab-bpe", "bpe-merges",

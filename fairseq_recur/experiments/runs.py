@@ -99,7 +99,7 @@ class SystemRun(Run):
 
     def train_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur train``."""
-        words = ["train", self.experiment.data, *self.languages(), *arguments(self.train_flags())]
+        words = ["train", self.experiment.data, *self.common(), *arguments(self.train_flags())]
         if self.start is not None:
             words += ["--finetune-from-model", self.start]
         log = str(self.folder / "train.log")
@@ -131,7 +131,7 @@ class SystemRun(Run):
         """Return the arguments of ``fairseq-recur generate``."""
         flags = arguments(normal(self.experiment.generate))
         return [
-            "generate", self.experiment.data, *self.languages(), "--path", str(self.model), *flags
+            "generate", self.experiment.data, *self.common(), "--path", str(self.model), *flags
         ]  # fmt: skip
 
     def argv(self, step: str) -> list[str]:
@@ -191,9 +191,11 @@ class SystemRun(Run):
             }
         }
 
-    def languages(self) -> list[str]:
-        """Return the flags of the languages."""
-        return ["-s", self.experiment.source, "-t", self.experiment.target]
+    def common(self) -> list[str]:
+        """Return the flags of all commands: the languages, and another plug-in."""
+        folder = self.experiment.user_dir
+        plugin = [] if folder is None else ["--user-dir", folder]
+        return ["-s", self.experiment.source, "-t", self.experiment.target, *plugin]
 
     def check_unchanged(self) -> list[str]:
         """Return how settings and files differ from those of its training, a line each."""

@@ -129,6 +129,7 @@ class Experiment:
         start: checkpoint that initialises every system with neither start_from nor its own start;
             None for none
         speed: how speed is measured; None for not at all
+        user_dir: folder of another plug-in that the systems need; None for none
     """
 
     title: str = setting(expected="a text")
@@ -144,6 +145,7 @@ class Experiment:
     checkpoint: Any = setting(5, "a number of checkpoints to average, best or last")
     start: Optional[str] = setting(None, "a checkpoint")  # noqa: UP045 (OmegaConf 2.0)
     speed: Optional[Speed] = setting(None, "updates, warmup, repeats")  # noqa: UP045 (OmegaConf 2.0)
+    user_dir: Optional[str] = setting(None, "a folder")  # noqa: UP045 (OmegaConf 2.0)
 
     def as_record(self) -> dict[str, Any]:
         """Return what results.json stores: systems as a list, in the order of the table."""

@@ -7,8 +7,8 @@ from fairseq_recur.experiments.schema import in_file
 from fairseq_recur.experiments.settings import Experiment, Flags, misread, normal
 
 # The experiment passes these to fairseq's commands itself.
-TRAIN_FLAGS = {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"}
-GENERATE_FLAGS = {"path", "user-dir", "results-path"}
+TRAIN_FLAGS = {"save-dir", "seed", "log-file", "restore-file", "finetune-from-model"}
+GENERATE_FLAGS = {"path", "results-path"}
 
 # The experiment writes these into its folder, beside the folders of the systems.
 RESERVED = {
@@ -78,5 +78,7 @@ def _misnamed(name: Any) -> Iterator[str]:
 def _owned(where: str, flags: Flags, owned: Collection[str]) -> Iterator[str]:
     """Yield the flags that the experiment sets itself."""
     for name in flags:
-        if name.replace("_", "-") in owned:
+        if name.replace("_", "-") == "user-dir":
+            yield f"{where}.{name}: user_dir is a key of the experiment; move it there"
+        elif name.replace("_", "-") in owned:
             yield f"{where}.{name} is set by the experiment itself; remove it"

@@ -112,7 +112,7 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, 
         "log-interval": INTERVAL, "log-file": str(log),
         "save-dir": str(run.work / "speed"),  # else it would resume from ./checkpoints
     }  # fmt: skip
-    words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
+    words = ["train", run.experiment.data, *run.common(), *arguments(flags)]
     peak = _call(words, environment, run.work / "speed.out")
     steps = read_log(log).steps
     # Not "ups", which fairseq rounds to two digits: words per second over words per update.

@@ -52,7 +52,8 @@ def read_layers(path: str) -> Layers:
             except (KeyError, RuntimeError) as error:
                 raise CheckpointError(
                     f"{path}: its options do not fit its weights {match['prefix']}*; give the "
-                    "checkpoint that fairseq-train saved, or import the plug-in that has its parts"
+                    "checkpoint that fairseq-train saved, or import the plug-in that has its parts "
+                    "(--user-dir)"
                 ) from error
             if isinstance(mixture, LagMixture):
                 layers[f"{side}.{match['index']}"] = mixture.float().requires_grad_(False)

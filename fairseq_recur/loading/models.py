@@ -106,12 +106,13 @@ def read(file: Path, kinds: tuple[type[FairseqTask], ...]) -> dict[str, Any]:
         known = " or ".join(name for name, kind in TASK_REGISTRY.items() if kind in kinds)
         raise ConfigError(
             f"{file}: found a model of --task {name_of_task(task)}, expected one of {known} or of "
-            "a task derived from it; if it is one, first import the plug-in that has the task"
+            "a task derived from it; if it is one, first import the plug-in that has the task "
+            "(--user-dir)"
         )
     name = option(model, "_name") or option(model, "arch")
     if name not in MODEL_REGISTRY and name not in ARCH_MODEL_REGISTRY:
         raise ConfigError(
-            f"{file}: unknown architecture {name!r}; import the plug-in that has it, "
+            f"{file}: unknown architecture {name!r}; import the plug-in that has it (--user-dir), "
             "or a newer fairseq_recur"
         )
     return state

@@ -318,7 +318,6 @@ def flags_page() -> str:
 def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Rows of Markdown for a command's arguments."""
     if len(parser._actions) == 1:
-        yield "Without arguments."
         return
     yield "| argument | default | meaning |"
     yield "| --- | --- | --- |"
@@ -329,34 +328,42 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         metavar = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
         metavar = " ".join(metavar) if isinstance(metavar, tuple) else metavar
         values = ", ".join(map(literal, action.choices or [])) or literal(metavar)
-        named = f"{names} {values}".strip()
+        several = " ..." if action.nargs in ("+", "*") else ""
+        named = f"{names} {values}{several}".strip()
         default = action.default
         if default in (None, False, argparse.SUPPRESS) or action.required:
             default = ""
         elif isinstance(default, (list, tuple)):
             default = " ".join(map(str, default))
         text = re.sub(r"%\(default\)s", str(default), action.help or "").replace("%%", "%")
-        yield f"| {named} | {literal(default)} | {cell(text)} |"
+        default = "required" if action.required else literal(default)
+        yield f"| {named} | {default} | {cell(text)} |"
     if any(action.help in FAIRSEQS for action in parser._actions):
         yield "\nThe options of `--tokenizer` and `--bpe` of `fairseq-interactive` apply as well."
 
 
-def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The commands of a parser, by name."""
+def subparsers(
+    parser: argparse.ArgumentParser,
+) -> dict[str, tuple[argparse.ArgumentParser, str]]:
+    """The commands of a parser by name, each with what it does."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
+            helps = {listed.dest: listed.help or "" for listed in action._choices_actions}
+            return {name: (inner, helps[name]) for name, inner in action.choices.items()}
     return {}
 
 
-def command_sections(name: str, parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+def command_sections(
+    name: str, parser: argparse.ArgumentParser, about: str, level: int
+) -> Iterator[str]:
     """A section for a command, and one for each of those within it."""
     yield f"\n{'#' * level} fairseq-recur {name}\n"
+    yield f"{about[0].upper()}{about[1:]}.\n"
     inner = subparsers(parser)
     if not inner:
         yield from arguments(parser)
-    for word, command in inner.items():
-        yield from command_sections(f"{name} {word}", command, level + 1)
+    for word, (command, of_command) in inner.items():
+        yield from command_sections(f"{name} {word}", command, of_command, level + 1)
 
 
 def commands_page() -> str:
@@ -377,7 +384,7 @@ def commands_page() -> str:
     ]
     own = subparsers(cli.build_parser())
     for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):
-        lines += command_sections(name, own[name], 2)
+        lines += command_sections(name, *own[name], 2)
     return "\n".join(lines) + "\n"
 
 

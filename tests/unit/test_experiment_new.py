@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fairseq_recur.cli import main
+from fairseq_recur.experiments.settings import arguments
 
 
 def test_paths_of_another_kind_are_refused(
@@ -33,6 +34,23 @@ def test_a_system_given_twice_is_one_in_the_title(
     assert main([*command.split(), "srformer", "srformer"]) == 0
     written = yaml.safe_load((tmp_path / "new.yaml").read_text())
     assert written["title"] == "srformer and the Transformer"
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_matrices_begin_nearly_closed_in_a_trained_model(
+    scratch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "dict.de.txt", "dict.en.txt"):
+        (tmp_path / name).touch()
+    command = "experiment new new.yaml -s de -t en --data . --reference text".split()
+    command += ["--from-scratch"] * scratch + ["--system", "rsa_transformer"]
+    assert main(command) == 0
+    flags = yaml.safe_load((tmp_path / "new.yaml").read_text())["systems"]["rsa_transformer"][
+        "flags"
+    ]
+    assert flags.get("rsa-gate-init") == (None if scratch else -3)
+    assert arguments(flags)[2:] == ([] if scratch else ["--rsa-gate-init", "-3"])
 
 
 def test_embeddings_are_shared_if_the_dictionaries_are_equal(

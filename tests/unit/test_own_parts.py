@@ -1,16 +1,21 @@
 """Parts from a user's own package: flags, ranges and checks are those of parts from inside."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.utils import import_user_module
 
+from fairseq_recur.cli import OWN_COMMANDS, build_parser
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.models.extending import SLOTS
 from tests.conftest import SMALL, TRAIN
 from tests.own_parts import loaded_package
@@ -184,3 +189,53 @@ def test_its_options_are_checked(
     with pytest.raises(ConfigError) as caught:
         make_model(*HOST, *flags.split())
     assert said in str(caught.value)
+
+
+def command(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run fairseq-recur in a new process, which has not imported the package."""
+    return subprocess.run(
+        [sys.executable, "-m", "fairseq_recur", *map(str, arguments)], capture_output=True,
+        text=True, **options,
+    )  # fmt: skip
+
+
+def test_every_command_that_builds_models_can_load_it() -> None:
+    for name, own in OWN_COMMANDS.items():
+        leaf: Any = build_parser(only=name)
+        for word in name.split():
+            leaf = leaf._subparsers._group_actions[0].choices[word]
+        assert ("--user-dir" in leaf._option_string_actions) == own.builds_models, name
+
+
+def test_commands_load_it(plugin: Path, corpus: Path, tmp_path: Path, cli: Cli) -> None:
+    """In a process of their own: decoding, and the plan of a training."""
+    cli(
+        "train", corpus / "bin", "--user-dir", plugin, "--arch", *HOST[:-1], "scaled", *TRAIN,
+        "--max-update", 1, "--disable-validation", "--save-dir", tmp_path,
+    )  # fmt: skip
+    translate = ["translate", tmp_path, "--data", corpus / "bin", "--cpu"]
+    done = command(*translate, "--user-dir", plugin, input="w1 w2\nw3\n")
+    assert done.returncode == 0 and done.stdout.count("\n") == 2, done.stderr
+    planned = ["plan", "--arch", HOST[0], "--gpu", "t4"]
+    done = command(*planned, f"--user-dir={plugin}", "--", "--recurrence", "scaled")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_experiment_loads_it(plugin: Path, corpus: Path, tmp_path: Path) -> None:
+    """A key names its folder, relative to the file; every command gets it."""
+    flags = {"arch": HOST[0], "recurrence": "scaled", "own-scale": 2, "cpu": True}
+    given = {
+        "title": "own parts", "data": str(corpus / "bin"), "source": "src", "target": "tgt",
+        "baseline": "plain", "user_dir": plugin.name, "checkpoint": "last",
+        "train": {"optimizer": "adam", "max-tokens": 400, "max-update": 1},
+        "score": {"reference": str(corpus / "test.tgt"), "metrics": ["bleu"]},
+        "systems": {"plain": {"flags": {**flags, "own-scale": 1}}, "own": {"flags": flags}},
+    }  # fmt: skip
+    file = plugin.parent / "t.yaml"
+    file.write_text(yaml.safe_dump(given))
+    work = ["--work-dir", tmp_path / "work"]
+    done = command("experiment", "run", file, *work, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f" --user-dir {plugin} ") == 4  # train and generate, twice
+    with pytest.raises(ConfigError, match="train.user-dir: user_dir is a key of the experiment"):
+        read_experiment([file], ["train.user-dir=x"])
