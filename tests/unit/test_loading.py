@@ -179,9 +179,8 @@ def test_a_value_that_is_unknown_here(tmp_path: Path) -> None:
     state = torch.load(FROZEN / "rsa_transformer.pt", weights_only=True)
     state["cfg"]["model"]["encoder_self_attention"] = "mine"
     torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(
-        ConfigError, match="unknown here; import the plug-in .*--user-dir.*encoder_self_att"
-    ):
+    said = "unknown here; import the plug-in .*--user-dir.*encoder_self_att"
+    with pytest.raises(ConfigError, match=said):
         load(tmp_path / "model.pt", data=FROZEN)
 
 
