@@ -30,14 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (module, text) in ACTIONS.items():
-        module.add_arguments(
-            actions.add_parser(
-                name,
-                help=text,
-                description=f"{text[0].upper()}{text[1:]}.",
-                formatter_class=parser.formatter_class,
-            )  # fmt: skip
-        )
+        action = actions.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.",
+            formatter_class=parser.formatter_class,
+        )  # fmt: skip
+        module.add_arguments(action)
 
 
 def run(args: argparse.Namespace) -> int:

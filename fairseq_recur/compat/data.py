@@ -97,10 +97,10 @@ def run_consumer(run: Function, self: Any) -> None:
 
 
 def _until_the_end(source: Iterable[Any]) -> Iterator[Any]:
-    """Yield what *source* yields, from a first item on that fairseq asks for.
+    """Yield what *source* yields; nothing begins before the first item is asked for.
 
-    fairseq passes an error in there on, such as that of a worker that has died. Anywhere else in
-    the thread, the training would wait for its next batch for ever.
+    Then an error, such as that of a worker that has died, comes where fairseq passes it on.
+    Elsewhere in the thread it would be lost, and the training would wait for a batch for ever.
     """
     for item in source:
         if _ending.is_set():
