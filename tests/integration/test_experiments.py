@@ -547,7 +547,7 @@ PAIRS = [
     if "multi30k" == name or "overview" == table
 ]
 
-BEFORE = {"further": ["multi30k_trained"]}
+BEFORE = {name: ["multi30k_trained"] for name in ("further", "further_gpu")}
 """A file that changes another one, which must stand before it."""
 
 
