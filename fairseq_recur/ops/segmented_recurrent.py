@@ -45,7 +45,7 @@ class SegmentedRecurrent(torch.autograd.Function):
         softmax: SegmentSoftmax | None,
     ) -> tuple[Tensor | None, Tensor]:
         """O_S and O_R, (R, N, n, D) each; O_S is None without *softmax*."""
-        neuron, steps = Neuron(leak.detach(), threshold.detach()), queries.size(1)
+        neuron, steps = Neuron(leak, threshold), queries.size(1)
         source = SourceTensors(keys, values, weight, rest)
         recurrent = torch.empty_like(queries)
         of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]
@@ -72,8 +72,7 @@ class SegmentedRecurrent(torch.autograd.Function):
         softmax = None if ctx.dropout is None else SegmentSoftmax(mask, kept, ctx.dropout)
         source = SourceTensors(keys, values, weight, ctx.rest)
         with no_autocast(queries):  # the buffers have the dtype of the queries
-            neuron = Neuron(leak.detach(), threshold.detach())
-            work = Backward(source, neuron, softmax, queries, norms)
+            work = Backward(source, Neuron(leak, threshold), softmax, queries, norms)
             return (*work.run(grad_local, grad_recurrent), None, None, None)
 
 

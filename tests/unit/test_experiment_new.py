@@ -46,9 +46,8 @@ def test_matrices_begin_nearly_closed_in_a_trained_model(
     command = "experiment new new.yaml -s de -t en --data . --reference text".split()
     command += ["--from-scratch"] * scratch + ["--system", "rsa_transformer"]
     assert main(command) == 0
-    flags = yaml.safe_load((tmp_path / "new.yaml").read_text())["systems"]["rsa_transformer"][
-        "flags"
-    ]
+    written = yaml.safe_load((tmp_path / "new.yaml").read_text())
+    flags = written["systems"]["rsa_transformer"]["flags"]
     assert flags.get("rsa-gate-init") == (None if scratch else -3)
     assert arguments(flags)[2:] == ([] if scratch else ["--rsa-gate-init", "-3"])
 

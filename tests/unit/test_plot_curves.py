@@ -118,7 +118,7 @@ def test_a_line_that_is_only_similar_is_skipped(tmp_path: Path, line: str) -> No
 def test_a_log_from_a_pipe(tmp_path: Path) -> None:
     file = Path(write(tmp_path / "a", JSON))
     os.mkfifo(pipe := tmp_path / "pipe")
-    writer = Thread(target=pipe.write_bytes, args=[file.read_bytes()])
+    writer = Thread(target=pipe.write_bytes, args=[file.read_bytes()], daemon=True)
     writer.start()
     assert read_log(pipe) == read_log(file)
     writer.join()
