@@ -194,6 +194,10 @@ TLB: dict[str, Any] = {
     "latent_state_norm": "rms",
     "decoder_normalize_before": True,
 }
+TLB_SIZES = {  # its memory keeps no positions
+    size: {name: value for name, value in options.items() if name != "memory_length"}
+    for size, options in XL_SIZES.items()
+}
 BRT: dict[str, Any] = {**XL, "decoder_memory": "block_recurrent"}
 # With 0.02, that of wider models, one of width 128 does not learn at the rate of Transformer-XL.
 BRT_SIZES = {**XL_SIZES, "_tiny": {**XL_SIZES["_tiny"], "init_std": 0.04}}
@@ -227,7 +231,7 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
     **recurrent_language_models("xl_lm", XL, RSA_XL),
     **recurrent_language_models("brt_lm", BRT, RSA_BRT, BRT_SIZES),
-    **recurrent_language_models("tlb_lm", TLB, RSA_BRT),
+    **recurrent_language_models("tlb_lm", TLB, RSA_BRT, TLB_SIZES),
 }
 
 # Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).

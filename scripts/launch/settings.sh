@@ -49,7 +49,7 @@ one_of() {
 
 # Flags that are set by variables.
 OWN_FLAGS=(
-    --max-tokens --update-freq --fp16 --bf16 --amp --memory-efficient-fp16 --memory-efficient-bf16
+    --max-tokens --update-freq --fp16 --bf16 --memory-efficient-fp16 --memory-efficient-bf16
     --ddp-backend --cpu --distributed-world-size --checkpoint-activations
 )
 
@@ -64,6 +64,9 @@ check_arguments() {
                 problem "$flag is set by a variable (docs/launching.md); remove it"
             fi
         done
+        if [ "$word" = --amp ]; then
+            problem "--amp has no value of PRECISION; use 'fairseq-recur train' itself, or leave it out"
+        fi
         if [ "${word%%=*}" = --optimizer ] && [ "$ADAM" != auto ] && [ "$ADAM" != none ]; then
             problem "ADAM=$ADAM and --optimizer exclude each other; remove one of them"
         fi

@@ -11,16 +11,24 @@ import torch
 from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.integration import loading
 from fairseq_recur.models import PRESETS as DECLARED
-from fairseq_recur.models.check import check_config
+from fairseq_recur.models.base import RecurrentModel
+from fairseq_recur.models.check import check_config, set_without_effect
 from fairseq_recur.models.checkpoints import part_weights, rename_old_options
-from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots, language_model_slots
+from fairseq_recur.models.config import (
+    LEFT_OUT,
+    encoder_decoder_slots,
+    language_model_slots,
+    part_options,
+)
 from fairseq_recur.models.model import RecurrentTransformerModel
+from fairseq_recur.models.presets import KINDS
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.options import declared, listed, without_effect
 from fairseq_recur.modules.parts import map_and_mixture
@@ -87,6 +95,25 @@ def test_every_preset_is_tested_in_its_structure(make_model: Build, name: str) -
         for arch in (name, twin)
     ]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    "kind, name, given",
+    [
+        pytest.param(kind, name, given, id=name)
+        for kind, presets in KINDS
+        for name, given in presets.items()
+    ],
+)
+def test_a_preset_gives_nothing_that_no_part_reads(
+    kind: type[RecurrentModel], name: str, given: dict[str, Any]
+) -> None:
+    defaults = MODEL_DATACLASS_REGISTRY[name]()
+    options = {option.name: option for option in fields(defaults)}
+    cfg = Namespace(**{option: getattr(defaults, option) for option in options})
+    cfg.tokens_per_sample = 512  # of the task
+    owners, chosen = part_options(kind.slots()), list(parts.chosen_parts(cfg))
+    assert not list(set_without_effect(cfg, options, owners, chosen, set(given)))
 
 
 def test_every_option_has_help_and_default() -> None:
