@@ -53,11 +53,11 @@ LONGEST = {"loops": 32, "steps": 512, "square": 4096, "recurrence": 4096}
 
 
 def uses_kernels(form: Form) -> bool:
-    """Whether Triton kernels compute a form: whether `importable`, the last condition, is asked."""
-    with patch.object(dispatch, "importable", wraps=dispatch.importable) as asked:
+    """Whether Triton kernels compute a form: whether `obstacle`, the last condition, is asked."""
+    with patch.object(dispatch, "obstacle", wraps=dispatch.obstacle) as asked:
         with suppress(Exception):  # it comes again where the form is measured
             form.run()
-    return asked.called and dispatch.importable()
+    return asked.called and not dispatch.obstacle()
 
 
 def by_torch(form: Form) -> Form:

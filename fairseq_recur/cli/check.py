@@ -79,6 +79,8 @@ def gpu_kernels() -> str:
         return "none, torch's operations take their place: Triton is not installed"
     if dispatch.switched_off():
         return "none, torch's operations take their place: FAIRSEQ_RECUR_TRITON=0"
+    if torch.cuda.is_available() and (reason := dispatch.obstacle()):
+        return f"none, torch's operations take their place: {reason}"
     return "srformer, rsa and biarn on a GPU, by Triton"
 
 

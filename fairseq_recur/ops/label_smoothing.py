@@ -80,7 +80,7 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, None, None, None]:
         (gradient,) = ctx.saved_tensors
         # Only on a CPU is it free to look whether the factor is 1, as without a loss scale. Then
-        # the saved tensor is returned itself: autograd changes none that others hold.
+        # the saved tensor is returned itself; if it is changed, a second backward pass is refused.
         if of_loss.device.type != "cpu" or of_loss.item() != 1:
             gradient = gradient * of_loss.to(gradient.dtype)
         return gradient.to(ctx.dtype), None, None, None

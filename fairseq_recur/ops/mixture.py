@@ -47,8 +47,8 @@ class MixedMap(torch.autograd.Function):
         """
         weights, matrix, gate, kept = ctx.saved_tensors
         of_weights, of_gated = grad * kept, grad.sum_to_size(matrix.shape)
-        # The sum of grad (1 - g) dropout(A) over a head.
-        of_map = torch.linalg.vecdot(of_weights.flatten(2), weights.flatten(2)).sum(0)
+        with no_autocast(grad):  # the sum of grad (1 - g) dropout(A) over a head
+            of_map = torch.linalg.vecdot(of_weights.flatten(2), weights.flatten(2)).sum(0)
         share = (1 - gate).masked_fill(gate == 1, 1.0)  # the sum is 0 there, too
         of_gate = (of_gated * matrix).sum_to_size(gate.shape) - of_map.view_as(gate) / share
         return of_weights, gate * of_gated, of_gate, None

@@ -51,7 +51,7 @@ class SourceTensors:
         Where W is folded in, the matrices of a group need no more memory than all keys.
         """
         rows, _, size, width = self.keys.size()
-        at_once = -(-rows // GROUPS)
+        at_once = max(1, -(-rows // GROUPS))
         if self.folds:
             at_once = max(1, min(at_once, rows * size // width))
         for first in range(0, rows, at_once):

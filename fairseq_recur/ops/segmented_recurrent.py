@@ -144,10 +144,11 @@ def segmented_recurrent(
         form, options, queries = SegmentedRecurrent, [], queries * scale
         if mask is not None:
             mask = mask.expand(-1, shape[1], -1, -1, -1).flatten(0, 1)
-    local, recurrent = form.apply(
-        queries, keys, values, weight, leak, threshold, *options, norm, rest,
-        SegmentSoftmax(mask, kept, dropout),
-    )  # fmt: skip
+    with no_autocast(queries):  # the buffers have the dtype of the queries
+        local, recurrent = form.apply(
+            queries, keys, values, weight, leak, threshold, *options, norm, rest,
+            SegmentSoftmax(mask, kept, dropout),
+        )  # fmt: skip
     local, recurrent = local.view(shape), recurrent.view(shape)
     return (local + recurrent, None) if together else (local, recurrent)
 

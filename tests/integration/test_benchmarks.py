@@ -283,10 +283,10 @@ def test_a_wrong_form_is_detected(bench: Any) -> None:
 def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that asks whether they can compute is also measured with the answer no."""
     ops = bench("ops")
-    monkeypatch.setattr(ops.dispatch, "importable", lambda: True)
+    monkeypatch.setattr(ops.dispatch, "obstacle", lambda: "")
 
     def usable() -> bool:
-        return os.environ.get(ops.KERNELS) != "0" and ops.dispatch.importable()
+        return os.environ.get(ops.KERNELS) != "0" and not ops.dispatch.obstacle()
 
     x = torch.ones(2, requires_grad=True)
     own = {
@@ -298,7 +298,7 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     assert [form.run().sum().item() for form in forms.values()] == [6, 4, 4]
     fast, by_torch, _ = forms.values()
     assert ops.difference(ops.Case([x], forms), fast, by_torch) == 0.5
-    monkeypatch.setattr(ops.dispatch, "importable", lambda: False)
+    monkeypatch.setattr(ops.dispatch, "obstacle", lambda: "none")
     assert list(ops.with_torchs(own)) == ["fast", "plain"]
 
 

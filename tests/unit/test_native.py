@@ -1,5 +1,6 @@
 """The code in C: equal to Algorithm 1 as loops, and never required."""
 
+import errno
 import math
 import os
 import stat
@@ -96,6 +97,24 @@ def test_together_is_the_sum(compiled: bool) -> None:
     inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
     local, recurrent = run(inputs, 16, 9, compiled)
     assert_same(run(inputs, 16, 9, compiled, together=True), (local + recurrent,), inputs)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_nothing_changes_within_autocast(compiled: bool) -> None:
+    inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
+    usual = run(inputs, 16, 5, compiled)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = run(inputs, 16, 5, compiled)
+    for one, other in zip(within, usual):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_an_empty_batch_has_an_empty_result(size: int) -> None:
+    keys = torch.zeros(0, 2, 3, size, WIDTH).double()
+    queries = keys[:, :, :, :2]
+    for out in segmented_recurrent(queries, keys, keys, *small_parameters(), compiled=False):
+        assert out is not None and out.size() == queries.size()
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -287,6 +306,31 @@ def test_two_processes_with_the_same_number_may_store(
     assert not others and [path.suffix for path in cache.iterdir()] == [".so"]
 
 
+def test_what_cannot_be_stored_leaves_nothing(
+    cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(build.BuildError, match="No space left on device"):
+        build.build(source, [])
+    assert not list(cache.iterdir())
+
+
+def test_another_openmp_has_a_library_of_its_own(
+    cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environments with other builds of torch may share a home folder."""
+    build.build(source, [])
+    (used,) = build.openmp_of_torch()
+    other = source.with_name("libgomp-other.so.1")
+    other.symlink_to(used)
+    monkeypatch.setattr(build, "openmp_of_torch", lambda: [str(other)])
+    build.build(source, [])
+    assert len(list(cache.iterdir())) == 2
+
+
 def truncate(made: Path) -> None:
     content = made.read_bytes()
     made.unlink()  # it is mapped into this process, which its loss would end
@@ -377,7 +421,7 @@ COMPILERS = {
     "silent": ("exit 0", "wrote no library"),
     "nonsense": (
         'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo x > "$2"; fi; shift; done',
-        "cannot be loaded",
+        "or XDG_CACHE_HOME to a folder whose files may be executed",
     ),
 }
 

@@ -687,6 +687,17 @@ def test_dropout_of_a_mixed_map(each: bool) -> None:
     assert_same(found, again, [weights, matrix, mu])
 
 
+def test_autocast_does_not_change_the_gradients_of_a_mixed_map() -> None:
+    weights, matrix, mu = (random(*s).float() for s in ((3, 2, 9, 11), (2, 9, 11), (2, 1, 1)))
+    inputs = [x.detach().requires_grad_() for x in (weights, matrix, torch.sigmoid(mu))]
+    mixed = mixture.MixedMap.apply(*inputs, 0.0)
+    usual = torch.autograd.grad(mixed.square().sum(), inputs, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = torch.autograd.grad(mixed.square().sum(), inputs)
+    for one, other in zip(within, usual):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_open_gate_of_a_mixed_map(dropout: float) -> None:
     """With g = 1 the matrix is alone, and no gradient is infinite."""

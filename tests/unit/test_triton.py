@@ -92,12 +92,12 @@ def test_every_kernel_belongs_to_an_operation() -> None:
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with TRITON_INTERPRET=1 and Triton installed."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(dispatch, "importable", lambda: True)
+    monkeypatch.setattr(dispatch, "obstacle", lambda: "")
 
 
 def test_a_cpu_uses_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(dispatch, "importable", lambda: True)
+    monkeypatch.setattr(dispatch, "obstacle", lambda: "")
     assert not dispatch.usable(torch.zeros(2, 16))
 
 
@@ -139,7 +139,7 @@ def test_kernels_support_these_gpus(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], expected: bool
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(dispatch, "importable", lambda: True)
+    monkeypatch.setattr(dispatch, "obstacle", lambda: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = SimpleNamespace(type="cuda")
     there = SimpleNamespace(device=device, dtype=dtype, size=lambda _: 64, numel=lambda: 1)
@@ -149,9 +149,9 @@ def test_kernels_support_these_gpus(
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Triton has not been looked for."""
-    dispatch.importable.cache_clear()
+    dispatch.obstacle.cache_clear()
     yield
-    dispatch.importable.cache_clear()
+    dispatch.obstacle.cache_clear()
 
 
 def test_without_triton_torch_does_it(
@@ -170,17 +170,60 @@ def test_without_triton_torch_does_it(
     assert caplog.text.count("in place of Triton kernels") == 1
 
 
+def test_where_triton_cannot_start_torch_does_it(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It compiles a program first; without a C compiler that fails."""
+
+    class Driver:
+        @property
+        def active(self) -> None:
+            raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace(driver=Driver()))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    caplog.set_level("INFO")
+    device = SimpleNamespace(type="cuda")
+    there = SimpleNamespace(device=device, dtype=torch.float32, size=lambda _: 64, numel=lambda: 1)
+    assert not dispatch.usable(there) and not dispatch.usable(there)
+    assert caplog.text.count("Failed to find C compiler.; it needs a C compiler") == 1
+    assert "take their place: Failed to find C compiler." in check.gpu_kernels()
+
+
+@pytest.fixture
+def own_precision() -> Iterator[None]:
+    """What the test sets is undone."""
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize(
     "setting,expected", [("highest", "ieee"), ("high", "tf32x3"), ("medium", "tf32")]
 )
 def test_precision_is_the_users(
-    monkeypatch: pytest.MonkeyPatch, setting: str, expected: str
+    own_precision: None, monkeypatch: pytest.MonkeyPatch, setting: str, expected: str
 ) -> None:
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: setting)
+    torch.set_float32_matmul_precision(setting)
     monkeypatch.setattr(torch.version, "hip", None)
     assert dispatch.precision() == expected
     monkeypatch.setattr(torch.version, "hip", "6.0")
     assert dispatch.precision() == "ieee"
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch is older"
+)
+@pytest.mark.parametrize("setting,expected", [("ieee", "ieee"), ("tf32", "tf32x3")])
+def test_precision_by_torchs_newer_setting(
+    own_precision: None, setting: str, expected: str
+) -> None:
+    torch.backends.cuda.matmul.fp32_precision = setting
+    assert dispatch.precision() == expected
 
 
 def test_blocks_hold_what_they_must() -> None:

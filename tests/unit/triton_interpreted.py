@@ -62,7 +62,7 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
 
     def call(function: Callable[[], Any]) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(dispatch, "importable", lambda: False)
+            patch.setattr(dispatch, "obstacle", lambda: "none")
             return function()
 
     return call
@@ -216,6 +216,13 @@ def test_dropout_draws_the_same_numbers_again() -> None:
     assert len({tuple(x.flatten().tolist()) for x in kept.flatten(0, 1)}) == 4
     slow = by_formula(q, k, v, mask, 4 * kept)  # exact in float32
     test_ops.assert_same(run(v), slow, [q, k, v])
+
+
+def test_dropout_of_all_weights_gives_zeros() -> None:
+    q, k, v = random(2, 2, 9, 16), random(2, 2, 10, 16), random(2, 2, 10, 16)
+    out = segment_softmax(q, k, v, None, 2, 1.0)
+    assert not out.any()
+    assert not torch.stack([x.abs().max() for x in torch.autograd.grad(out.sum(), [q, k, v])]).any()
 
 
 # ---- RSA

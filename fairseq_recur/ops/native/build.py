@@ -1,8 +1,9 @@
 """Compile a C file for this machine, once, and load it.
 
 The library is cached in ``$XDG_CACHE_HOME/fairseq_recur`` (``~/.cache/fairseq_recur``). Its name is
-a hash of the source, the options, and the compiler's description of itself and of the processor.
-Thus different machines can share a home folder.
+a hash of the source, the options, the name of torch's OpenMP library, and the compiler's
+description of itself and of the processor. Thus different machines and environments can share a
+home folder.
 
 Trusted: the compiler. Not trusted: a cache folder that others can write to, and a file in it that
 is not complete. The folder must belong to this user. A library ends with a hash of its content,
@@ -149,11 +150,16 @@ def store(content: bytes, name: str, folder: int) -> None:
     # Machines share home folders, and their containers have equal process numbers.
     unfinished = f"{name}.{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(unfinished, flags, 0o600, dir_fd=folder), "wb") as file:
-        file.write(content + hashlib.sha256(content).digest())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        with open(os.open(unfinished, flags, 0o600, dir_fd=folder), "wb") as file:
+            file.write(content + hashlib.sha256(content).digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished, dir_fd=folder)
+        raise
 
 
 def open_library(name: str, folder: int) -> ctypes.CDLL | None:
@@ -178,7 +184,10 @@ def open_library(name: str, folder: int) -> ctypes.CDLL | None:
         os.close(descriptor)
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
-        raise BuildError(f"the compiled {name} cannot be loaded ({error}); set CC") from error
+        raise BuildError(
+            f"the compiled {name} cannot be loaded ({error}); set CC to another compiler, or "
+            "XDG_CACHE_HOME to a folder whose files may be executed"
+        ) from error
 
 
 def build(source: Path, defines: list[str]) -> ctypes.CDLL:
@@ -189,7 +198,8 @@ def build(source: Path, defines: list[str]) -> ctypes.CDLL:
     """
     command = [*compiler(), *OPTIONS, *defines]
     target = call([*command, "-E", "-dM", "-x", "c", os.devnull])
-    parts = [source.read_text(), *OPTIONS, *defines, target]
+    linked = [Path(path).name for path in openmp_of_torch()]
+    parts = [source.read_text(), *OPTIONS, *defines, *linked, target]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     name = f"{source.stem}-{key[:32]}.so"
     with private_folder() as folder:

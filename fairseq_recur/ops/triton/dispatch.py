@@ -16,24 +16,35 @@ OLDEST_DEVICE = (8, 0)
 LARGEST_WIDTH = 128
 """Largest width of a head, D: wider matrices do not fit into a program's registers."""
 
+NEEDS = "it needs a C compiler, Python's headers and a TRITON_CACHE_DIR that it can write to"
+"""What Triton itself needs to start kernels."""
+
 SMALLEST_BLOCK = 16
 """Rows and columns of the smallest matrices that tensor cores multiply."""
-
-
-@cache
-def importable() -> bool:
-    """Whether Triton can be imported; logs the reason if not."""
-    try:
-        import_module("triton")
-    except ImportError as error:
-        logger.info("torch's operations are used in place of Triton kernels: %s", error)
-        return False
-    return True
 
 
 def interpreted() -> bool:
     """Whether Triton's interpreter runs the kernels, on a CPU: for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def obstacle() -> str:
+    """Why Triton cannot start kernels, which is logged; empty if it can.
+
+    On a GPU, Triton first compiles a small program with the C compiler and Python's headers.
+    """
+    try:
+        import_module("triton")
+        if not interpreted():
+            _ = import_module("triton.runtime").driver.active.utils
+    except Exception as error:  # of the import, the compiler, the driver or the cache folder
+        reason = " ".join(str(error).split())[:300]
+        if not isinstance(error, ImportError):
+            reason += f"; {NEEDS}"
+        logger.info("torch's operations are used in place of Triton kernels: %s", reason)
+        return reason
+    return ""
 
 
 def switched_off() -> bool:
@@ -56,16 +67,21 @@ def usable(x: Tensor, widest: int | None = LARGEST_WIDTH, half: bool = False) ->
         known = x.device.type == "cuda" and x.dtype in dtypes
         known = known and torch.cuda.get_device_capability(x.device) >= OLDEST_DEVICE
     fits = widest is None or x.size(-1) <= widest
-    return known and fits and x.numel() > 0 and importable()
+    return known and fits and x.numel() > 0 and not obstacle()
 
 
 def precision() -> str:
     """How ``tl.dot`` multiplies float32: as ``torch.set_float32_matmul_precision`` says.
 
     ``highest`` is float32 itself. On NVIDIA's tensor cores, ``high`` is three products of
-    TensorFloat-32, and ``medium`` one of them.
+    TensorFloat-32, and ``medium`` one of them. ``torch.backends.cuda.matmul.fp32_precision``
+    counts as ``high`` if it is ``tf32``.
     """
-    asked = torch.get_float32_matmul_precision()
+    try:
+        asked = torch.get_float32_matmul_precision()
+    except RuntimeError:  # that attribute was set, which this function does not know
+        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        asked = "high" if tf32 else "highest"
     if torch.version.hip or asked == "highest":
         return "ieee"
     return "tf32x3" if asked == "high" else "tf32"

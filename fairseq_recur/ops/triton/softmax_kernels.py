@@ -37,7 +37,8 @@ def dropped(
         query = start + tl.arange(0, QUERIES)
         key = first + tl.arange(0, KEYS)
         kept = tl.rand(seed, query[:, None] * size + key[None, :]) >= DROPOUT
-        x = tl.where(kept, x * (1.0 / (1.0 - DROPOUT)), 0.0)
+        scale = 0.0 if DROPOUT == 1 else 1.0 / (1.0 - DROPOUT)
+        x = tl.where(kept, x * scale, 0.0)
     return x
 
 
