@@ -8,6 +8,7 @@ from typing import Any
 
 import elsewhere
 import table
+from differences import average, common_seeds, difference
 
 from fairseq_recur.experiments.added import origins
 from fairseq_recur.experiments.machine import united
@@ -17,11 +18,13 @@ from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
-from fairseq_recur.scoring.resampling import sign_flip_p
 from fairseq_recur.scoring.significance import compare_systems
 
 METRICS = table.METRICS
 Results = table.Results
+
+OfLanguages = dict[str, Results]
+"""The results of languages, by name."""
 
 
 def parameters(run: SystemRun) -> int:
@@ -30,42 +33,51 @@ def parameters(run: SystemRun) -> int:
     return int(re.findall(r"num\. shared model params: ([\d,]+)", log)[-1].replace(",", ""))
 
 
-def collect(
-    work: Path,
-    experiments: dict[str, Experiment],
-    command: str,
-    added: Sequence[Results] = (),
-) -> Results:
-    """Return the results of some languages of a folder.
+def finished(work: Path, experiments: dict[str, Experiment]) -> OfLanguages:
+    """Return the results of some languages of a folder, which may have others.
 
-    The folder may have others. A language whose stored results have other settings or flags is
-    left out, with a message, until it is written anew.
+    A language whose stored results have other settings or flags is left out, with a message, until
+    it is written anew.
 
     Args:
         work: with a folder for each language's experiment
         experiments: of these languages
+    """
+    here = next(iter(experiments.values())).as_record()
+    files = {name: read_json(work / name / "results.json") for name in sorted(experiments)}
+    return {
+        name: own for name, own in files.items() if own and own["runs"] and fits(name, own, here)
+    }
+
+
+def collect(
+    work: Path,
+    experiments: dict[str, Experiment],
+    done: OfLanguages,
+    command: str,
+    added: Sequence[Results] = (),
+) -> Results:
+    """Return the results over some languages of a folder.
+
+    Args:
+        work: with a folder for each language's experiment
+        experiments: of these languages
+        done: what is finished of them
         command: how the results were made
         added: results that join them; of the same seed and system, those of the folder count
 
     Returns:
         ``languages`` with their counts; ``systems``, each with ``scores`` (metric, language, seed),
         ``parameters`` by language, and where all languages are done ``seeds``, ``macro`` averages,
-        the languages on which it is ``lowest``, and ``compared`` with the baseline; nothing if
-        nothing is finished in the folder
+        the languages on which it is ``lowest``, and ``compared`` with the baseline
     """
     names = sorted(experiments)
     here = experiments[names[0]].as_record()
-    files = {name: read_json(work / name / "results.json") for name in names}
-    done = {
-        name: own for name, own in files.items() if own and own["runs"] and fits(name, own, here)
-    }
-    if not done:
-        return {}
     baseline = here["baseline"]
     runs = {name: runs_on(name, done.get(name), added) for name in names}
     systems = {s["name"]: of_system(s, runs) for s in here["systems"]}
     whole = {name: system for name, system in systems.items() if system["seeds"]}
-    common = table.common_seeds(whole)
+    common = common_seeds(whole)
     for metric in METRICS:
         for name in names if common else ():
             values = {
@@ -75,7 +87,7 @@ def collect(
             for system, value in values.items():
                 if value == min(values.values()):
                     whole[system]["lowest"][metric].append(name)
-        compare(whole, baseline, metric, names)
+        compare(whole, baseline, metric)
     kept = ("train", "generate", "checkpoint", "seeds")
     return {
         "title": "Grapheme-to-phoneme conversion",
@@ -159,12 +171,7 @@ def of_system(system: dict[str, Any], all_runs: dict[str, list[Results]]) -> Res
     return found
 
 
-def average(scores: dict[str, float], seeds: Sequence[str]) -> float:
-    """Return the mean score of some seeds, rounded: equal rates may have other last bits."""
-    return round(mean(scores[seed] for seed in seeds), 9)
-
-
-def compare(systems: Results, baseline: str, metric: str, names: list[str]) -> None:
+def compare(systems: Results, baseline: str, metric: str) -> None:
     """Add each system's differences from the baseline, and the test over the languages."""
     if baseline not in systems:
         return
@@ -173,26 +180,20 @@ def compare(systems: Results, baseline: str, metric: str, names: list[str]) -> N
         seeds = [seed for seed in systems[baseline]["seeds"] if seed in system["seeds"]]
         if name == baseline or not seeds:
             continue
-        own, other = (systems[s]["scores"][metric] for s in (name, baseline))
-        apart = {n: average(own[n], seeds) - average(other[n], seeds) for n in names}
-        before = mean(average(other[n], seeds) for n in names)
-        p[name] = sign_flip_p(list(apart.values()))
-        system["compared"][metric] = {
-            "seeds": seeds,
-            "languages": apart,
-            "difference": mean(apart.values()),
-            "relative": 100 * mean(apart.values()) / before if before else None,
-            "lower": [n for n in names if apart[n] < 0],
-            "higher": [n for n in names if apart[n] > 0],
-            "p": p[name],
-        }
+        scores = (systems[one]["scores"][metric] for one in (name, baseline))
+        system["compared"][metric] = difference(*scores, seeds)
+        p[name] = system["compared"][metric]["p"]
     for name, value in corrected(p, RANDOMIZATION).items():
         systems[name]["compared"][metric]["corrected"] = value
 
 
-def pool(work: Path, results: Results) -> None:
-    """Add the paired bootstrap over the words of all languages, for each seed trained here."""
+def pool(work: Path, results: Results, done: OfLanguages) -> None:
+    """Add the paired bootstrap over the words of all languages, for each seed trained here.
+
+    The outputs of a seed that was added instead may be there, too, with other settings.
+    """
     systems, baseline, names = results["systems"], results["baseline"], list(results["languages"])
+    here = {(n, r["system"], str(r["seed"])) for n, own in done.items() for r in own["runs"]}
     references = {
         name: [read_lines(file) for file in sorted((work / name / "data").glob("test.*.phones"))]
         for name in names
@@ -206,8 +207,8 @@ def pool(work: Path, results: Results) -> None:
     for seed in systems[baseline]["seeds"]:
         texts = {}
         for system, found in systems.items():
-            files = [work / name / system / f"seed{seed}" / "test.txt" for name in names]
-            if seed in found["seeds"] and all(file.is_file() for file in files):
+            if seed in found["seeds"] and all((name, system, seed) in here for name in names):
+                files = [work / name / system / f"seed{seed}" / "test.txt" for name in names]
                 counts = [len(references[name][0]) for name in names]
                 pairs = zip(files, counts, strict=True)
                 texts[system] = [line for file, n in pairs for line in read_hypotheses(file, n)]
@@ -239,11 +240,12 @@ def write(
     Returns:
         the table
     """
-    results = collect(work, experiments, command, added)
-    if not results:
+    done = finished(work, experiments)
+    if not done:
         return "Nothing is finished yet."
+    results = collect(work, experiments, done, command, added)
     if pooled and results["systems"][results["baseline"]]["seeds"]:
-        pool(work, results)
+        pool(work, results, done)
     write_json(work / "results.json", results)
     text = table.table(results)
     write_text(work / "table.md", text)

@@ -19,7 +19,7 @@ from fairseq_recur.cli import experiment_check
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.reading import ABOUT, read_about, read_experiment
+from fairseq_recur.experiments.reading import ABOUT, read_about, read_experiment, stored
 from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runner import Stopped, places
 from fairseq_recur.experiments.runs import SystemRun, runs_of
@@ -117,9 +117,10 @@ def prepare(
         experiments[language.name] = read_experiment(files, args.set)
         about = {
             **(read_json(folder / ABOUT) or {"parameters": {}}),
-            "files": [str(file.resolve()) for file in files],
-            "set": args.set, "systems": args.systems, "seeds": args.seeds,
-        }  # fmt: skip
+            **stored([str(file) for file in files], args.set, folder),
+            "systems": args.systems,
+            "seeds": args.seeds,
+        }
         write_json(folder / ABOUT, about)
     return experiments
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from differences import common_seeds, difference
+
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring.resampling import EXACT, SIGNS
@@ -29,7 +31,7 @@ def table(results: Results) -> str:
     compared = {name: s for name, s in trained.items() if "WER" in s["compared"]}
     if compared:
         total = len(results["languages"])
-        cells = [DIFFERENCES, *(difference(name, s, total) for name, s in compared.items())]
+        cells = [DIFFERENCES, *(difference_row(name, s, total) for name, s in compared.items())]
         lines += ["", f"## WER against {results['baseline']}", "", *markdown(cells, names=1)]
     for metric in METRICS:
         cells = [["language", *trained]]
@@ -54,7 +56,7 @@ def average(name: str, system: dict[str, Any]) -> list[str]:
     return [*cells.values()]
 
 
-def difference(name: str, system: dict[str, Any], total: int) -> list[str]:
+def difference_row(name: str, system: dict[str, Any], total: int) -> list[str]:
     """Return how a system's WER differs from the baseline's, over a total of languages."""
     found = system["compared"]["WER"]
     return [
@@ -64,19 +66,13 @@ def difference(name: str, system: dict[str, Any], total: int) -> list[str]:
         f"{len(found['lower'])} of {total}",
         f"{found['p']:.3f}",
         f"{found['corrected']:.3f}",
-        ", ".join(f"{one['p']:.3f}" for one in found.get("pooled", {}).values()),
+        ", ".join(f"{seed}: {one['p']:.3f}" for seed, one in found.get("pooled", {}).items()),
     ]
 
 
 def percent(value: float | None) -> str:
     """Format a relative difference; None if the baseline makes no errors."""
     return "" if value is None else f"{value:+.1f} %"
-
-
-def common_seeds(systems: Results) -> list[str]:
-    """Return the seeds that all systems have, which alone are comparable."""
-    first, *others = (system["seeds"] for system in systems.values()) if systems else ([],)
-    return [seed for seed in first if all(seed in seeds for seeds in others)]
 
 
 def verdict(results: Results) -> str:
@@ -86,8 +82,10 @@ def verdict(results: Results) -> str:
     whole = {name: s for name, s in results["systems"].items() if s["seeds"]}
     if len(whole) == 1:
         return f"Nothing to compare: only {', '.join(whole)} is finished on all languages."
+    if not whole:
+        return f"There is no average yet: no system is finished on all {languages}."
     if baseline not in whole:
-        return f"There is no average yet: {baseline} and another system need all {languages}."
+        return f"Nothing to compare: {baseline}, the baseline, is not finished on all {languages}."
     seeds = common_seeds(whole)
     if not seeds:
         return f"There is no verdict yet: {', '.join(whole)} have no seed in common."
@@ -108,12 +106,15 @@ def verdict(results: Results) -> str:
     if best == baseline:
         return f"{baseline} has the lowest WER, {scores[best]:.2f} in the average of {named}."
     found = whole[best]["compared"]["WER"]
+    if found["seeds"] != seeds:
+        found = difference(*(whole[name]["scores"]["WER"] for name in (best, baseline)), seeds)
+    corrected = f", corrected {found['corrected']:.3f}" if "corrected" in found else ""
     higher = f", higher on {', '.join(found['higher'])}" if found["higher"] else ""
     return (
         f"{best} has the lowest WER, {scores[best]:.2f} in the average of {named}: "
         f"{found['difference']:+.2f} ({percent(found['relative'])}) from {baseline}. "
         f"It is lower on {len(found['lower'])} of {languages}{higher}. "
-        f"Over the languages p = {found['p']:.3f}, corrected {found['corrected']:.3f}."
+        f"Over the languages p = {found['p']:.3f}{corrected}."
     )
 
 
@@ -125,11 +126,12 @@ def notes(results: Results) -> list[str]:
         "- WER: words with any wrong phone, in %; PER: edits per phone, in %; lower is better. "
         + ", ".join(f"{metric} `{s}`" for metric, s in results["signatures"].items()),
         f"- averages give each language the same weight ({total} here): mean ± standard deviation "
-        "over the seeds that all languages have; lowest on: number of languages",
+        "over the seeds that all languages have; lowest on: number of languages, over the seeds "
+        "that all systems have",
         f"- difference, lower on, p: WER against {baseline}. p: {sign_flip_test(total)}; "
         "corrected by Holm's method for the number of systems",
-        f"- p pooled: paired bootstrap over the {words:,} words of all languages, for each seed "
-        "trained here, two-sided and corrected likewise; it says nothing of other languages",
+        f"- p pooled, by seed: paired bootstrap over the {words:,} words of all languages, for the "
+        "seeds trained here, two-sided and corrected likewise; it says nothing of other languages",
         f"- `{results['command']}`",
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(results['commits'])}",

@@ -22,6 +22,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_recur.cli import experiment_check
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner
+from fairseq_recur.experiments.reading import read_about, stored_experiment
 from fairseq_recur.scoring.resampling import sign_flip_p
 from fairseq_recur.scoring.significance import compare_systems
 from tests.forking import own_progress_lock
@@ -336,7 +337,7 @@ def test_equal_rates_with_other_last_bits_are_equal(example: Any) -> None:
         name: {"seeds": ["1"], "scores": {"PER": {"aa": {"1": per}}}, "compared": {}}
         for name, per in (("transformer", 7.38), ("birnn", 7.38 - 4.5e-15))
     }
-    example.report.compare(systems, "transformer", "PER", ["aa"])
+    example.report.compare(systems, "transformer", "PER")
     compared = systems["birnn"]["compared"]["PER"]
     assert not compared["lower"] and not compared["higher"] and compared["difference"] == 0
 
@@ -465,7 +466,34 @@ def test_the_verdict_is_over_the_seeds_that_all_have(example: Any) -> None:
         "Nothing to compare: only transformer is finished on all languages."
     )
     systems.clear()
-    assert "There is no average yet: transformer and another" in table.verdict(results)
+    assert "no average yet: no system is finished on all 1 language." in table.verdict(results)
+    systems["birnn"], systems["rsa"] = system(s1=10), system(s1=11)
+    assert table.verdict(results) == (
+        "Nothing to compare: transformer, the baseline, is not finished on all 1 language."
+    )
+
+
+def test_the_verdict_compares_over_the_same_seeds(example: Any) -> None:
+    """With the seed that all have birnn is better, with both of its own it is worse."""
+    table = importlib.import_module("table")
+
+    def system(*wer: float) -> dict[str, Any]:
+        seeds = {str(n): value for n, value in enumerate(wer, 1)}
+        scores = {metric: {"aa": seeds, "bb": seeds} for metric in ("WER", "PER")}
+        macro = {"WER": {"seeds": seeds}}
+        return {"seeds": list(seeds), "macro": macro, "scores": scores, "compared": {}}
+
+    systems = {"transformer": system(20, 10), "birnn": system(18, 20), "rsa": system(19)}
+    results = {"baseline": "transformer", "languages": {"aa": {}, "bb": {}}, "systems": systems}
+    example.report.compare(systems, "transformer", "WER")
+    assert systems["birnn"]["compared"]["WER"]["difference"] == 4
+    assert table.verdict(results) == (
+        "birnn has the lowest WER, 18.00 in the average of 2 languages with seed 1, which all "
+        "have: -2.00 (-10.0 %) from transformer. It is lower on 2 of 2 languages. Over the "
+        "languages p = 0.500."
+    )
+    del systems["rsa"]
+    assert table.verdict(results).startswith("transformer has the lowest WER, 15.00")
 
 
 def test_the_table_has_only_what_was_asked_for(
@@ -485,7 +513,8 @@ def test_the_table_has_only_what_was_asked_for(
     settings = example.settings_file(args.settings)
     experiments = example.prepare(example.data.read(args.folder), settings, args, args.work_dir)
     capsys.readouterr()
-    found = example.report.collect(args.work_dir, experiments, "command")
+    finished = example.report.finished(args.work_dir, experiments)
+    found = example.report.collect(args.work_dir, experiments, finished, "command")
     assert not found["systems"]["transformer"]["scores"]["WER"]["aa"]
     assert "aa is left out of the table: it was trained with another setting `train`" in (
         capsys.readouterr().out
@@ -640,6 +669,35 @@ def test_the_pooled_bootstrap_is_that_of_all_words(
         expected = found.of(metric, "b")
         assert pooled["difference"] == pytest.approx(expected.difference)
         assert pooled["p"] == expected.corrected["bootstrap"]
+
+
+def test_outputs_of_other_settings_are_not_pooled(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Seed 1 was trained here with another rate; of the added seed there are only the scores."""
+    monkeypatch.setenv("WRONG", json.dumps({"aa transformer 1": 4, "bb transformer 2": 2}))
+    systems = ["--systems", "transformer", "birnn"]
+    words = [*tiny, *systems]
+    assert example.main([*tiny[:-1], str(tmp_path / "there"), *systems, "--seeds", "1"]) == 0
+    there = tmp_path / "there/results.json"
+    assert example.main([*words, "--seeds", "1", "--set", "train.lr=0.5"]) == 0
+    assert (tmp_path / "work/aa/birnn/seed1/test.txt").exists()
+    assert example.main([*words, "--seeds", "1", "2", "--add", str(there)]) == 0
+    birnn = read_json(tmp_path / "work/results.json")["systems"]["birnn"]
+    assert birnn["seeds"] == ["1", "2"] and list(birnn["compared"]["WER"]["pooled"]) == ["2"]
+    text = (tmp_path / "work/table.md").read_text()
+    assert re.search(r"^\| birnn \| .* \| 2: [\d.]+ \|$", text, re.M)
+
+
+def test_a_language_is_an_experiment_that_may_be_moved(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path
+) -> None:
+    assert example.main([*tiny, "--systems", "transformer"]) == 0
+    moved = tmp_path / "moved"
+    (tmp_path / "work").rename(moved)
+    experiment = stored_experiment(read_about(moved / "aa"), moved / "aa")
+    assert experiment.baseline == "transformer"
 
 
 @pytest.mark.slow
