@@ -21,6 +21,10 @@ Options = Namespace | DictConfig | None
 configuration; None for no tokenizer or subwords."""
 
 
+MANY_UNKNOWN = 0.1
+"""Share of unknown subwords above which a warning suggests to check how text was divided."""
+
+
 class Codec:
     """Divides text into pieces, and joins pieces to text.
 

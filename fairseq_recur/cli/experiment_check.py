@@ -263,7 +263,9 @@ def _check_scoring(experiment: Experiment) -> None:
     texts = _read_texts(experiment, problems)
     count = len(texts[score.reference[0]]) if texts and score.reference else 1
     check_draws(BOTH, score.samples, None, problems, count)
-    _check_metrics(score, texts, problems)
+    references = [texts[file] for file in score.reference] if texts else []
+    sources = texts[score.source] if texts and score.source is not None else None
+    check_metrics(score, sources, references, problems)
     problems.raise_all()
 
 
@@ -334,22 +336,24 @@ def test_data(experiment: Experiment, side: str) -> Any:
     return None
 
 
-def _check_metrics(score: Scoring, texts: dict[str, list[str]] | None, problems: Problems) -> None:
+def check_metrics(
+    score: Scoring, sources: list[str] | None, references: list[list[str]], problems: Problems
+) -> None:
     """Note metrics that are not installed, and texts that they could not score.
 
     Args:
         score: the settings
-        texts: file -> lines; None if they are not known
+        sources: the source text, or None if no metric reads it or it is not known
+        references: the lines of each reference; none if they are not known
         problems: where to note it
     """
-    references = [texts[file] for file in score.reference] if texts else []
     for name in score.metrics:
         with problems.gathered():
             if name != "comet":
                 metric = score.build(name)
-                if texts and isinstance(metric, MeanMetric):
+                if references and isinstance(metric, MeanMetric):
                     metric.check(len(references[0]), references, problems)
                 continue
-            if texts and score.source is not None:
-                comet.check_inputs(texts[score.source], len(references[0]), references, problems)
+            if references and sources is not None:
+                comet.check_inputs(sources, len(references[0]), references, problems)
             comet.comet_package()

@@ -15,10 +15,11 @@ from fairseq import options
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import plugin_loading
-from fairseq_recur.cli.experiment_check import test_data
-from fairseq_recur.errors import ConfigError, refuse
+from fairseq_recur.cli.experiment_check import check_metrics, test_data
+from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.folder_lock import exclusive
 from fairseq_recur.experiments.other_sets import Decoding, make_data
+from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.reading import read_about, stored_experiment
 from fairseq_recur.experiments.results import all_runs, collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped, places
@@ -26,7 +27,7 @@ from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, misread
 from fairseq_recur.locks import name_holder
 from fairseq_recur.scoring.generation import read_lines
-from fairseq_recur.text import build_codec
+from fairseq_recur.text import MANY_UNKNOWN, build_codec
 
 MARKS = {
     "sentencepiece": "\u2581", "wordpiece": "_", "subword_nmt": "@@", "@@": "@@", "@@ ": "@@"
@@ -72,15 +73,19 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
             problems.append(f"--test {name}: fairseq misreads {mark!r}; choose another name")
         files = [f"{prefix}.{language}" for language in (experiment.source, experiment.target)]
         try:
-            sizes = [len(read_lines(file)) for file in files]
+            source, target = (read_lines(file) for file in files)
         except ConfigError as error:
             problems.append(f"--test {name}: {error}")
             continue
-        if sizes[0] != sizes[1]:
+        if len(source) != len(target):
             problems.append(
-                f"--test {name}: {files[0]} has {sizes[0]} lines and {files[1]} has {sizes[1]}; "
-                "expected equal numbers"
+                f"--test {name}: {files[0]} has {len(source)} lines and {files[1]} has "
+                f"{len(target)}; expected equal numbers"
             )
+            continue
+        unscored = Problems("the test set")
+        check_metrics(experiment.score, source, [target], unscored)
+        problems += [f"--test {name}, {files[1]}: {problem}" for problem in unscored.found]
     refuse("correct the test sets; nothing was scored", problems)
 
 
@@ -124,7 +129,8 @@ def check_subwords(
 ) -> None:
     """Check that sets are divided like the experiment's data.
 
-    A set in which no word is divided is accepted if the dictionary has all of its words.
+    A set in which no word is divided is accepted if the dictionary has all of its words. One with
+    many unknown pieces may be of another kind of text, or divided by other codes: a warning.
 
     Raises:
         ConfigError: lists the sets that are not
@@ -145,6 +151,11 @@ def check_subwords(
             problems.append(
                 f"--test {name}: {target} is not divided, no piece has {mark}; divide both files "
                 "as the experiment's data are"
+            )
+        elif unknown > MANY_UNKNOWN * len(pieces):
+            say(
+                f"warning: --test {name}: the dictionary lacks {unknown / len(pieces):.1%} of the "
+                f"pieces of {source}; check that it is divided as the experiment's data are"
             )
     refuse("correct the test sets; nothing was scored", problems)
 

@@ -30,7 +30,7 @@ from fairseq_recur.probing.report import (
 from fairseq_recur.probing.representations import SentenceEncoder, load_encoder
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.tables import markdown
-from fairseq_recur.text import Codec, build_codec
+from fairseq_recur.text import MANY_UNKNOWN, Codec, build_codec
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,6 @@ RANGES = {
     "max_epochs": (1, LARGEST), "learning_rate": (1e-12, LARGEST),
 }  # fmt: skip
 """The least and the greatest value of each number; a greater one is a slip."""
-
-MANY_UNKNOWN = 0.1
-"""Share of unknown subwords above which a warning suggests to check --bpe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

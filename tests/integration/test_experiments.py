@@ -25,7 +25,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.folder_lock import is_held
 from fairseq_recur.experiments.other_sets import write_binary
-from fairseq_recur.experiments.reading import read_experiment
+from fairseq_recur.experiments.reading import ABOUT, read_experiment
 from fairseq_recur.experiments.runs import runs_of
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.locks import hold
@@ -247,6 +247,25 @@ def test_wrong_test_sets_are_refused(
     assert not (done / "work/other_sets/none").exists()
 
 
+def test_a_test_set_that_a_metric_cannot_score_is_refused(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is decoded; a phone error rate needs a phone in each reference."""
+    shutil.copytree(done / "work", tmp_path / "work", ignore=shutil.ignore_patterns("*.pt"))
+    for path in (done / "work").glob("*/seed1/*.pt"):
+        (tmp_path / path.relative_to(done)).touch()
+    about = tmp_path / "work" / ABOUT
+    given = json.loads(about.read_text())
+    about.write_text(json.dumps({**given, "set": [*given["set"], "score.metrics=[per]"]}))
+    (tmp_path / "blank.src").write_text("w1\nw2\n")
+    (tmp_path / "blank.tgt").write_text("w1\n\n")
+    argv = ["--test", "blank", str(tmp_path / "blank")]
+    assert main(["experiment", "score", str(tmp_path / "work"), *argv]) == 2
+    said = capsys.readouterr().err
+    assert f"--test blank, {tmp_path}/blank.tgt: PER: found 1 empty references" in said
+    assert not (tmp_path / "work/other_sets").exists()
+
+
 def test_a_folder_that_was_renamed(
     done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,6 +340,21 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
     (tmp_path / "known.tgt").write_text("w1 w2\nw3\n")
     with pytest.raises(ConfigError, match="known.tgt is not divided, no piece has \u2581"):
         experiment_score.check_subwords(experiment, known, replace(text, mark="\u2581"))
+
+
+def test_many_unknown_pieces_are_named(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fifth of them is still accepted: the text may be of another kind."""
+    experiment: Any = SimpleNamespace(data=str(corpus / "bin"), source="src", target="tgt")
+    text = experiment_score.Conversion(str, str, mark="@@")
+    sets = {"fifth": "w1 w2 w3 w4 un@@", "tenth": "w1 w2 w3 w4 un@@ w1 w1 w1 w1 w1"}
+    for name, line in sets.items():
+        (tmp_path / f"{name}.src").write_text(f"{line}\n")
+        experiment_score.check_subwords(experiment, [(name, str(tmp_path / name))], text)
+    said = capsys.readouterr().out
+    assert "warning: --test fifth: the dictionary lacks 20.0% of the pieces of" in said
+    assert "tenth" not in said
 
 
 def test_a_line_that_is_too_long_is_refused(
