@@ -23,6 +23,20 @@ MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --act
 # As in Didolkar et al. 2022: a state belongs to one sample, so it needs no norm.
 LATENT = ["--latent-state-norm", "none", "--latent-chunk"]
 OF_BATCH = ("--batch-size", "--max-sentences", "--max-tokens", "--update-freq")
+OWN_FLAGS = {
+    "--tokens-per-sample": "it is the length of a sample; choose it with LENGTHS",
+    "--criterion": "choose it with FORM",
+    "--decoder-embed-dim": "choose it with WIDTH",
+    "--decoder-input-dim": "choose it with WIDTH",
+    "--decoder-output-dim": "choose it with WIDTH",
+    "--decoder-ffn-embed-dim": "choose it with WIDTH",
+    "--recurrent-block": "choose it with CHUNK",
+    "--latent-chunk": "choose it with CHUNK",
+    "--rsa-dilations": "choose it with DILATIONS",
+    "--rsa-gate-init": "choose it with GATE",
+}
+"""Flags that OPTIONS must not have, and why: the record has what the variables say."""
+
 WITHOUT_RSA = "without a system in SYSTEMS that has RSA's matrices"
 COUNTED = f"UPDATES are counted in batches of {BATCH} samples; leave it out"
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
@@ -72,8 +86,7 @@ def read_settings() -> Settings:
     """
     lists = ["lengths", "samples", "systems", "seeds"]
     refused = dict.fromkeys(OF_BATCH, COUNTED)
-    refused["--tokens-per-sample"] = "it is the length of a sample; choose it with LENGTHS"
-    settings = read_variables(Settings, lists, refused)
+    settings = read_variables(Settings, lists, {**refused, **OWN_FLAGS})
     problems = []
     if settings.width % HEADS:
         problems.append(f"WIDTH={settings.width}: expected a multiple of {HEADS}, for the heads")

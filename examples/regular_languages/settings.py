@@ -43,6 +43,17 @@ TRAINING = (
 )
 LEARNING_RATE, HALVED_EVERY = 0.005, 5
 
+OWN_FLAGS = {
+    "--task": "all trainings have the same; leave it out",
+    "--language": "choose it with LANGUAGES",
+    "--decoder-self-attention": "the systems differ in it; choose them with SYSTEMS",
+    "--rsa-heads": "the systems differ in it; choose them with SYSTEMS",
+    "--rsa-dilations": "choose it with DILATIONS",
+    "--rsa-gate-init": "choose it with GATE",
+    "--no-token-positional-embeddings": "choose it with POSITIONS",
+}
+"""Flags that OPTIONS must not have, and why: the rows have what the variables say."""
+
 
 @dataclass
 class Settings:
@@ -72,7 +83,7 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["languages", "systems", "seeds"])
+    settings = read_variables(Settings, ["languages", "systems", "seeds"], OWN_FLAGS)
     cases, unread = [CASES[s] for s in settings.systems if s in CASES], {}
     if not cases:
         why = "without a system in SYSTEMS that has RSA's matrices"

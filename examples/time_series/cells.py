@@ -13,7 +13,12 @@ from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.grid import GridRun
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
-from fairseq_recur.experiments.variables import as_variables, read_variables, without_effect
+from fairseq_recur.experiments.variables import (
+    as_variables,
+    read_variables,
+    unwanted,
+    without_effect,
+)
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,6 +26,7 @@ SERIES = "--series-file"
 OF_CELL = (
     SERIES, "--split-months", "--split-fractions", "--input-length", "--label-length", "--horizon"
 )  # fmt: skip
+OF_HEADS = ("--rsa-heads", "--rsa-dilations")
 FILES = {"ETTh1": "ETTh1.csv", "ETTh2": "ETTh2.csv", "ETTm1": "ETTm1.csv", "Weather": "WTH.csv"}
 MONTHS = {"Weather": "28,10,10"}
 SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_forecaster"
@@ -238,11 +244,13 @@ def read_settings() -> Settings:
         ConfigError: lists all variables that are wrong
     """
     why = "it belongs to the cell; choose a cell with CELLS, and its split with SPLIT"
-    return read_variables(Settings, ["cells", "systems", "seeds"], dict.fromkeys(OF_CELL, why))
+    matrices = "the cells have the paper's; for a FILE.csv, choose them with HEADS and DILATIONS"
+    refused = {**dict.fromkeys(OF_CELL, why), **dict.fromkeys(OF_HEADS, matrices)}
+    return read_variables(Settings, ["cells", "systems", "seeds"], refused)
 
 
 def refuse_unused(settings: Settings, ablation: str) -> None:
-    """Refuse variables that are set and have no effect on what is asked for.
+    """Refuse variables that are set and have no effect on what is asked for, or spoil it.
 
     Args:
         settings: that were read
@@ -267,7 +275,11 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
         found = dict.fromkeys(("SPLIT", "HEADS", "DILATIONS"), why)
     elif not rsa:
         found = dict.fromkeys(("HEADS", "DILATIONS"), "on systems without RSA")
-    refuse("variables that cannot be used", without_effect(found))
+    problems = without_effect(found)
+    if ablation == "gates":
+        why = "it is what the trainings of gates differ in; leave it out"
+        problems += unwanted(shlex.split(settings.options), {"--rsa-gate-init": why})
+    refuse("variables that cannot be used", problems)
 
 
 def check_files(cells: Iterable[Cell], folder: str) -> None:
@@ -340,9 +352,9 @@ class SeriesRun(GridRun):
         words = by_content(self.argv(step), self.file)
         return [word for word in words if str(self.work) not in word]
 
-    def state(self) -> dict[str, Any]:
-        """Return what is known of the training; its key has the file by its content."""
-        state = super().state()
+    def state_in(self, folder: Path) -> dict[str, Any]:
+        """Return what is known of a training; its key has the file by its content."""
+        state = super().state_in(folder)
         for entry in state.values():
             entry["key"] = by_content(entry["key"], self.file)
         return state

@@ -3,6 +3,7 @@
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped, stoppable
-from fairseq_recur.experiments.steps import LOCK, Run
+from fairseq_recur.experiments.steps import LOCK, STATE, Run
 
 R = TypeVar("R", bound=Run)
 
@@ -48,26 +49,42 @@ class CellRun(Run):
         return f"{self.row}/{self.system}/seed{self.seed}"
 
     def prepare(self) -> None:
-        """Put a training with other flags aside; it may have taken days."""
-        before = self.state().get("train", {}).get("key")
-        if before is not None and not self.same(before, self.key("train")):
-            say(
-                f"{self.name}: the settings have changed, so the training starts again; the "
-                f"earlier one is kept in {self.put_aside()}"
-            )
+        """Put a training with other flags aside; it may have taken days. Take back an equal one."""
+        if self.has_training(self.folder):
+            return
+        if "train" in self.state():
+            kept = self.put_aside()
+            say(f"{self.name}: the settings have changed; the earlier training is kept in {kept}")
+        for aside in sorted(self.folder.parent.glob(f"{self.folder.name}_before*")):
+            if self.has_training(aside):
+                say(f"{self.name}: the training in {aside} had these settings; it is used again")
+                move(aside, self.folder)
+                with suppress(OSError):
+                    aside.rmdir()
+                return
+
+    def has_training(self, folder: Path) -> bool:
+        """Return whether a folder has a training with these flags, which need not be finished."""
+        key = self.state_in(folder).get("train", {}).get("key")
+        return key is not None and self.same(key, self.key("train"))
 
     def put_aside(self) -> Path:
-        """Move the files of the folder to a new one beside it; the locked file stays.
-
-        The state is the last one: after a kill, the next start finds it and moves the rest.
-        """
+        """Move the files of the folder to a new one beside it, and return that."""
         names = (self.folder.with_name(f"{self.folder.name}_before{n}") for n in count(1))
-        aside = next(path for path in names if not (path / "state.json").exists())
+        aside = next(path for path in names if not (path / STATE).exists())
         aside.mkdir(exist_ok=True)
-        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "state.json"):
-            if path.name != LOCK:
-                path.rename(aside / path.name)
+        move(self.folder, aside)
         return aside
+
+
+def move(source: Path, target: Path) -> None:
+    """Move the files of a run from a folder to another; the locked file stays.
+
+    The state is the last one: after a kill, the next start finds it and moves the rest.
+    """
+    for path in sorted(source.iterdir(), key=lambda path: path.name == STATE):
+        if path.name != LOCK:
+            path.rename(target / path.name)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from fairseq_recur.files import inside, read_json, write_json
 LOCK = "lock"
 """File that is locked while a process works in its folder."""
 
+STATE = "state.json"
+"""File of what is known of the steps of a run."""
+
 
 class Run(ABC):
     """Steps in a folder, each a command of ``fairseq-recur``; the runner does the remaining ones.
@@ -102,11 +105,19 @@ class Run(ABC):
         Raises:
             ConfigError: the file is damaged
         """
-        return read_steps(self.folder / "state.json")
+        return self.state_in(self.folder)
+
+    def state_in(self, folder: Path) -> dict[str, Any]:
+        """Return what is known of the steps of this run, or of an earlier one, in a folder.
+
+        Raises:
+            ConfigError: the file is damaged
+        """
+        return read_steps(folder / STATE)
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Store what is known of the steps; the file is never half-written."""
-        write_json(self.folder / "state.json", state)
+        write_json(self.folder / STATE, state)
 
     def remember(self) -> None:
         """Store what a training that has begun reads, if an earlier version stored less."""

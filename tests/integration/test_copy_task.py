@@ -157,13 +157,18 @@ def test_everything_is_trained_once(
     assert miniature(UPDATES="6", **one) == 0 and len(file.read_text().splitlines()) == 2
     assert miniature(RATE="0.003", **one) == 0 and len(file.read_text().splitlines()) == 1
     kept, said = file.parents[1] / "seed1_before1", capsys.readouterr().out
-    assert "the settings have changed" in said and f"the earlier one is kept in {kept}\n" in said
+    assert f"the settings have changed; the earlier training is kept in {kept}\n" in said
     assert len((kept / "calls").read_text().splitlines()) == 2
     assert miniature(RATE="0.004", **one) == 0 and (kept.parent / "seed1_before2/calls").is_file()
     (kept.parent / "seed1_before3").mkdir()  # by a start that was killed before it moved all
     assert miniature(RATE="0.005", **one) == 0 and (kept.parent / "seed1_before3/calls").is_file()
     capsys.readouterr()
     assert drawn.stat().st_mtime_ns == written
+    # The first settings again: nothing is trained.
+    assert miniature(UPDATES="6", **one) == 0 and len(file.read_text().splitlines()) == 2
+    assert f"the training in {kept} had these settings; it is used" in capsys.readouterr().out
+    left = {path.name for path in kept.parent.glob("seed1_before*")}
+    assert left == {"seed1_before2", "seed1_before3", "seed1_before4"}
 
 
 def test_a_table_without_a_result_keeps_the_files(
@@ -197,6 +202,9 @@ def test_wrong_settings_are_refused(
         assert miniature(OPTIONS=f"--dropout 0.1 {flag}") == 2
         name = re.split("[ =]", flag)[0]
         assert f"OPTIONS has {name}: UPDATES are counted in batches" in capsys.readouterr().err
+    assert miniature(OPTIONS="--recurrent-block 8 --rsa-dilations=3,3,3,3") == 2
+    said = capsys.readouterr().err
+    assert "--recurrent-block: choose it with CHUNK" in said and "with DILATIONS" in said
     assert miniature(OPTIONS="--seed 9 --arch=x -a y --lr 1 --max-epoch 2 --save-dir z") == 2
     assert capsys.readouterr().err.splitlines()[1:] == [
         f"- OPTIONS has {flag}: each training has its own; {remedy}"

@@ -252,6 +252,9 @@ def test_everything_is_trained_once(example: Example, capsys: pytest.CaptureFixt
     assert example("table") == 0 and len(example.calls()) == 8
     assert re.search(r"D_2 +RSA I .* 1$", capsys.readouterr().out, re.M)  # one seed of the two
     written = {name: (example.work / name).read_text() for name in ("results.md", "results.json")}
+    assert example("table", OPTIONS="--language tomita_3 --rsa-heads 5,0,0,0,0,0") == 2
+    said = capsys.readouterr().err
+    assert "OPTIONS has --language: choose it with LANGUAGES" in said and "with SYSTEMS" in said
     assert example("table", OPTIONS="--clip-norm 1") == 0
     assert "give the variables" in capsys.readouterr().out
     assert written == {name: (example.work / name).read_text() for name in written}

@@ -181,7 +181,7 @@ def test_a_moved_file_is_the_same(
     capsys.readouterr()
     assert main([]) == 0
     aside = state.parents[1] / "seed1_before1"
-    assert f"the earlier one is kept in {aside}" in capsys.readouterr().out
+    assert f"the earlier training is kept in {aside}" in capsys.readouterr().out
     kept = {path.name for path in state.parent.iterdir()} - {"lock"}
     assert kept == {path.name for path in aside.iterdir()} and "calls" in kept
     assert json.loads((aside / "state.json").read_text())["train"]["key"] == key
@@ -279,6 +279,8 @@ OWN, TABLE = "load1.csv/24/12/6", "ETTh1/24"
         ([], {"DILATIONS": "", "CELLS": OWN, "SYSTEMS": "informer"}, "systems without RSA; unset"),
         (["heads"], {"DILATIONS": "12"}, "DILATIONS=12: has no effect on the ablation heads"),
         (["gates"], {"CELLS": TABLE}, "CELLS=ETTh1/24: has no effect on the ablation gates"),
+        (["heads"], {"OPTIONS": "--rsa-heads 8,0,0,0,0,0"}, "OPTIONS has --rsa-heads: the cells"),
+        (["gates"], {"OPTIONS": "--rsa-gate-init=1"}, "OPTIONS has --rsa-gate-init: it is what"),
         (["gates", "table"], {"SYSTEMS": "informer"}, "SYSTEMS=informer: has no effect on the abl"),
     ],
 )
