@@ -22,9 +22,10 @@ from models import RNN, RSA, identity
 from synthetic import ACTIVATIONS, Sequence, generate, segments
 from torch import Tensor
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
-from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import read_json, write_text
+from fairseq_recur.experiments.steps import LOCK, read_record
+from fairseq_recur.files import write_text
 from fairseq_recur.locks import hold
 
 HERE = Path(__file__).resolve().parent
@@ -94,10 +95,13 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def load(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Read the results so far; exit if they were computed with other settings."""
-    if not file.exists():
+    """Read the results so far; exit if they are damaged or were computed with other settings."""
+    try:
+        results = read_record(file)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    if results is None:
         return {"settings": settings, "runs": [], "cells": []}
-    results: dict[str, Any] = read_json(file)
     if results["settings"] != settings:
         sys.exit(
             f"error: {file} was computed with {results['settings']}, but this run uses {settings}. "

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from recall_figure import BASE, base_of, draw
 from torch import Tensor, nn
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
-from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import read_json, write_text
+from fairseq_recur.experiments.steps import LOCK, read_record
+from fairseq_recur.files import write_text
 from fairseq_recur.locks import hold
 from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.standalone import SRformerCrossAttention, host
@@ -219,7 +220,10 @@ def main(arguments: list[str] | None = None) -> None:
     if lock is None:
         sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
     with lock:
-        run(args)
+        try:
+            run(args)
+        except ConfigError as error:
+            sys.exit(f"error: {error}")
 
 
 def check_base(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -237,16 +241,16 @@ def run(args: argparse.Namespace) -> None:
     """Compute what is missing, while no other run writes the same file."""
     file, base = args.output / "results.json", base_of(vars(args))
     settings = {"updates": args.updates, **base}
-    results: dict[str, Any] = {"settings": settings, "runs": [], "cells": []}
-    if file.exists():
-        results = read_json(file)
-        before = {"updates": results["settings"]["updates"], **base_of(results["settings"])}
-        for name, value in settings.items():
-            if before[name] != value:
-                sys.exit(
-                    f"error: {file} has {before[name]} {name}, this run {value}. Choose another "
-                    "--output, or remove the file"
-                )
+    results = read_record(file)
+    if results is None:
+        results = {"settings": settings, "runs": [], "cells": []}
+    before = {"updates": results["settings"].get("updates"), **base_of(results["settings"])}
+    for name, value in settings.items():
+        if before[name] != value:
+            raise ConfigError(
+                f"{file} has {before[name]} {name}, this run {value}; choose another --output, or "
+                "remove the file"
+            )
     words = " ".join(["--no-sweep"] * args.no_sweep + [f"--updates {args.updates}"])
     words += "".join(f" --{name} {size}" for name, size in base.items() if size != BASE[name])
     seeds = list(dict.fromkeys(args.seeds))

@@ -214,11 +214,12 @@ def find_cell(name: str, fractions: str) -> Cell:
             return cell
     file, *lengths = name.rsplit("/", 3)
     numbers = [int(length) for length in lengths if length.isdecimal()]
-    if not file.endswith(".csv") or len(numbers) != 3:
-        blanks = "" if ".csv" in name else "; blanks separate cells, so a file's name has none"
+    if not file.endswith(".csv") or len(numbers) != 3 or not (numbers[0] and numbers[2]):
+        blanks = "" if ".csv" in name.lower() else "; blanks separate cells, so its name has none"
         raise ConfigError(
             f"CELLS: {name}; expected some of {' '.join(names())}, or FILE.csv/INPUT/LABEL/HORIZON "
-            f"with the lengths of a window{blanks}"
+            f"with the lengths of a window, INPUT and HORIZON at least 1; the name of a file ends "
+            f"in .csv{blanks}"
         )
     if Path(file).is_absolute() or ".." in Path(file).parts:
         raise ConfigError(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 from cells import Cell
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.series_data import columns_of, read_series
 from fairseq_recur.tasks.series_splits import forecast_rows, scale_of, split_rows, standardised
 
@@ -80,7 +81,10 @@ def linear_errors(cell: Cell, folder: str, columns: str = "") -> dict[str, dict[
     series = read_series(f"{folder}/{cell.file}", columns_of(columns))
     rows = split_rows(series, cell.months, cell.fractions)
     read, _, horizon = cell.lengths
-    forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
+    try:
+        forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
+    except ConfigError as error:
+        raise ConfigError(f"{cell.name}: {error}") from None
     mean, deviation = scale_of(series.values[slice(*rows["train"])])
     values = standardised(series, mean, deviation)
     variables = [

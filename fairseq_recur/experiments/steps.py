@@ -171,6 +171,16 @@ def read_parts(path: Path, whole: Callable[[dict[str, Any]], bool]) -> dict[str,
     )
 
 
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Read the settings, runs and cells of a program that computes a table by itself.
+
+    Raises:
+        ConfigError: the file is damaged
+    """
+    kinds = {"settings": dict, "runs": list, "cells": list}
+    return read_parts(path, lambda of: all(isinstance(of.get(n), kinds[n]) for n in kinds))
+
+
 def same_command(before: Sequence[str], now: Sequence[str], root: str) -> bool:
     """Return whether two commands are equal, or differ only in how they name the same files.
 

@@ -85,7 +85,8 @@ def check_counts(counts: dict[str, dict[str, int]], expected: dict[str, int] | N
                 f"{split} has {count['documents']:,} documents, expected {expected[split]:,}"
             )
         elif not lines:
-            problems.append(f"{split} is empty; remove downloads and prepare again")
+            remedy = "remove downloads and prepare again" if expected else "give it some lines"
+            problems.append(f"{split} has no text; {remedy}")
     if problems:
         raise ConfigError(
             "the data set is incomplete or a different one:\n- " + "\n- ".join(problems)

@@ -95,8 +95,12 @@ def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
         pytest.raises(SystemExit, match=f"error: {tmp_path} is in use by another run; wait, or"),
     ):
         recall.main(options)
-    with pytest.raises(SystemExit, match="has 1 updates, this run 2. Choose another --output"):
+    with pytest.raises(SystemExit, match="has 1 updates, this run 2; choose another --output"):
         recall.main(options)
+    for damaged in ("[]", '{"settings": {}}', '{"sett'):
+        (tmp_path / "results.json").write_text(damaged)
+        with pytest.raises(SystemExit, match="error: .*results.json is damaged.*remove it"):
+            recall.main(options)
 
 
 def test_seeds_are_computed_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +124,7 @@ def test_another_base_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (cell,), (run,) = results["cells"], results["runs"]
     assert (cell["pairs"], cell["segments"], cell["width"]) == (8, 2, 64)
     assert "--updates 1 --pairs 8 --segments 2 --systems unit" in run["command"]
-    with pytest.raises(SystemExit, match="has 8 pairs, this run 32. Choose another --output"):
+    with pytest.raises(SystemExit, match="has 8 pairs, this run 32; choose another --output"):
         recall.main(options)
     for wrong, said in (
         ("--pairs 9", "expected at least two segments of equally"),

@@ -329,6 +329,13 @@ def test_invalid_options_are_refused(arguments, message, tmp_path, monkeypatch, 
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("damaged", ["[]", '{"settings": {}}', '{"sett'])
+def test_a_damaged_record_is_named(damaged, tmp_path, monkeypatch) -> None:
+    (tmp_path / "results.json").write_text(damaged)
+    with pytest.raises(SystemExit, match="error: .*results.json is damaged.*remove it"):
+        run(monkeypatch, tmp_path, "--activations", "tanh", "--seeds", "1")
+
+
 def test_cells_of_different_settings_are_not_mixed(tmp_path, monkeypatch) -> None:
     options = ("--activations", "tanh", "--seeds", "1")
     run(monkeypatch, tmp_path, *options)

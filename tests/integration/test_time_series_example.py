@@ -379,6 +379,19 @@ def test_blanks_separate_the_cells(
     assert set_up(DATA=data, CELLS="my load.csv/24/12/12")([]) == 2
     said = capsys.readouterr().err
     assert "CELLS: my; expected some" in said and "blanks separate cells" in said
+    for wrong in ("LOAD.CSV/24/12/12", "load.csv/0/12/12", "load.csv/24/12/0"):
+        assert set_up(DATA=data, CELLS=wrong)([]) == 2
+        said = capsys.readouterr().err
+        assert f"CELLS: {wrong}; expected some" in said and "INPUT and HORIZON at least 1" in said
+        assert "blanks separate cells" not in said
+
+
+def test_a_linear_forecast_of_too_few_rows_names_the_cell(
+    data: Path, set_up: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set_up(DATA=data, CELLS="ETTh1.csv/24/12/12 ETTh1.csv/24/12/9000")(["linear"]) == 2
+    said = capsys.readouterr().err
+    assert "error: ETTh1.csv/24/12/9000: the split valid has" in said, said
 
 
 def test_checking_can_be_stopped(
