@@ -66,6 +66,7 @@ def words_per_second(name: str, count: int, data: Path, args: argparse.Namespace
         "--arch", arch, *flags_of(args), *own, "--max-tokens", str(args.max_tokens),
         "--update-freq", str(max(args.processes) // count),
         *(["--cpu"] if args.device == "cpu" else []),
+        *(["--distributed-world-size", "1"] if count == 1 else []),  # not all GPUs
     ]  # fmt: skip
     module = [*(launcher if count > 1 else []), "fairseq_recur", "train"]
     threads = max(1, (os.cpu_count() or 1) // count)

@@ -9,6 +9,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 here="$PWD"
+case "${PYTHON:-}" in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=.venv-docs

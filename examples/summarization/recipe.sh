@@ -39,7 +39,7 @@ read_plan() {
 set_batch() {
     documents=()
     if [ "$1" = tokens ]; then
-        export BATCH_TOKENS="${BATCH_TOKENS:-$2}" MAX_TOKENS="${MAX_TOKENS:-2048}"
+        set_tokens "$2" 2048
         return
     fi
     local count steps=1

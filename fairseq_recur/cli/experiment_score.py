@@ -85,7 +85,7 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
             continue
         unscored = Problems("the test set")
         check_metrics(experiment.score, source, [target], unscored)
-        problems += [f"--test {name}, {files[1]}: {problem}" for problem in unscored.found]
+        problems += [f"--test {name}, {files[1]}: {error}" for error in unscored.found]
     refuse("correct the test sets; nothing was scored", problems)
 
 

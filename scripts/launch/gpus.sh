@@ -11,4 +11,11 @@ gpu_precision() {
     esac
 }
 
-count_gpus() { { nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true; }
+# The number of GPUs that a process sees here.
+count_gpus() {
+    if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then # empty, or -1: none
+        tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -cE '^ *[A-Za-z0-9]' || true
+    else
+        { nvidia-smi --list-gpus 2> /dev/null || true; } | grep -c '^GPU' || true
+    fi
+}

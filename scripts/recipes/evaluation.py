@@ -1,6 +1,7 @@
 """Evaluation of a recipe's training: average, generate, score, compare."""
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from recipes.steps import KEY
 GENERATED, TEXT, SCORES, COMPARED = "generate.out", "test.txt", "scores.json", "compared.json"
 SCORED = "references.sha256"
 """File with the checksum of the references with which a training was scored."""
+
+SETTINGS = "settings"
+"""File in which `train.sh` keeps the settings of a training."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,8 @@ def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
         baseline: folder of the training to compare with afterwards, or None
 
     Raises:
-        ConfigError: another set is to be decoded, nothing is trained, the baseline is not
-            evaluated, or a step failed
+        ConfigError: another set is to be decoded, nothing is trained, or with other data, the
+            baseline is not evaluated, or a step failed
     """
     if sum(word.split("=")[0] == "--gen-subset" for word in evaluation.generate) > 1:
         raise ConfigError(
@@ -94,9 +98,32 @@ def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
     folder = evaluation.folder
     if not folder.is_dir():
         raise ConfigError(f"{folder} does not exist: the model is not trained; run train.sh first")
+    for trained in filter(None, (folder, baseline)):
+        check_data(trained, Path(evaluation.generate[0]))
     if Runner([evaluation], jobs=1)():
         raise ConfigError(f"{evaluation.name} is not evaluated; correct the errors reported above")
     return folder / GENERATED
+
+
+def check_data(folder: Path, data: Path) -> None:
+    """Refuse a training whose data were replaced: its dictionary may have the same size.
+
+    Args:
+        folder: of the training; the first word of its settings is the key of its data
+        data: as they are now
+
+    Raises:
+        ConfigError: they have another key
+    """
+    settings, key = folder / SETTINGS, data / KEY
+    if not settings.is_file() or not key.is_file():
+        return
+    first = shlex.split(settings.read_text())[:1]
+    if first and first[0] != key.read_text():
+        raise ConfigError(
+            f"{folder} was trained with other data than are now in {data}; run prepare.sh with the "
+            "variables of that training, or choose a training with RUN"
+        )
 
 
 def score(

@@ -57,7 +57,8 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None, variable: str) 
     if mirror is not None and "://" not in mirror:
         return _from_folder(archive, Path(mirror))
     whole, partial = downloads / archive.name, downloads / f"{archive.name}.part"
-    if whole.exists():
+    if whole.exists():  # perhaps put there by hand, or by a recipe with another file of this name
+        _check(whole, archive)
         return whole
     downloads.mkdir(parents=True, exist_ok=True)
     urls = archive.urls if mirror is None else (f"{mirror.rstrip('/')}/{archive.name}",)

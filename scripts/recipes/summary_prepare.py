@@ -249,13 +249,15 @@ class Preparation:
                 for name, file in given.items():
                     shutil.copyfile(file, folder / name)
 
-            return step(prepared, "model", [kind, *(sha256(f) for f in given.values())], adopt)
+            inputs = [kind, *(sha256(f) for f in given.values())]
+            return step(prepared, "model", inputs, adopt, [prepared / "runs"])
         size = self.choices.vocabulary
         return step(
             prepared,
             "model",
             [kind, texts, size],
             lambda f: learn_from_documents(texts.folder, f, size),
+            [prepared / "runs"],
         )
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
@@ -268,7 +270,7 @@ class Preparation:
                 choices.pieces, model.folder, texts.folder, folder, limits, self.choices.workers
             )
 
-        return step(prepared, "pieces", [texts, model, limits], make)
+        return step(prepared, "pieces", [texts, model, limits], make, [prepared / "runs"])
 
     def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
         """Write the texts in fairseq's binary format."""
@@ -281,7 +283,7 @@ class Preparation:
         def make(folder: Path) -> None:
             binarize(folder, ("source", "target"), prefixes, self.choices.workers, words)
 
-        return step(prepared, "data-bin", [pieces, model], make)
+        return step(prepared, "data-bin", [pieces, model], make, [prepared / "runs"])
 
 
 def convert(source: Path, target: Path) -> None:

@@ -12,14 +12,30 @@ export WORK
 START_VARIABLE="START_FROM=RUN"
 find_programs
 
+# The variables of prepare.sh, besides WORK.
+OPTIONS=(
+    SOURCE TARGET CORPORA SAMPLE DOWNLOAD_ONLY WORKERS WMT_MIRROR MIN_LENGTH MAX_LENGTH RATIO
+    TOKENIZER SEGMENTATION NORMALISE DASHES LOWERCASE BPE BPE_SIZE BPE_THRESHOLD DICTIONARY
+)
+
+# recipes [NAME=VALUE...] COMMAND WORD...: run a command with these variables, which PRINT shows
 recipes() {
+    local given=()
+    while [[ "$1" = *=* ]]; do
+        given+=("$1")
+        shift
+    done
     call env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" \
-        "$PYTHON" -m recipes.translation "$@"
+        ${given[@]+"${given[@]}"} "$PYTHON" -m recipes.translation "$@"
 }
 
 prepare() {
     [ $# -eq 0 ] || fail "prepare.sh takes variables, not arguments: see $RECIPE/README.md"
-    recipes prepare "$RECIPE/recipe.yaml"
+    local name given=("WORK=$WORK")
+    for name in "${OPTIONS[@]}"; do
+        if [ -n "${!name:-}" ]; then given+=("$name=${!name}"); fi
+    done
+    recipes "${given[@]}" prepare "$RECIPE/recipe.yaml"
 }
 
 # Read the file that prepare.sh wrote, and check that it matches the present data.
@@ -33,7 +49,10 @@ read_prepared() {
     local prepared="$WORK/prepared.$pair.sh"
     DATA="$WORK/data-bin.$pair" TEST="$WORK/text/test.$pair" RUNS="$WORK/runs/$pair"
     DATA_KEY='' DECODING=()
-    if printing && [ ! -f "$prepared" ]; then return; fi
+    if printing && [ ! -f "$prepared" ]; then
+        echo "note: no $prepared; run prepare.sh first, which chooses the flags of subwords" >&2
+        return
+    fi
     DICTIONARY=''
     [ -f "$prepared" ] || fail "$pair is not prepared in $WORK: bash $RECIPE/prepare.sh"
     source "$prepared"
@@ -49,7 +68,7 @@ choose_model() {
     BASE=transformer_wmt_en_de
     # Hao et al. follow Vaswani et al. 2017: Adam with 0.9, 0.98 and 1e-9.
     OPTIMIZATION=(--adam-betas "(0.9, 0.98)" --adam-eps 1e-9)
-    SEARCH=()
+    SEARCH=() SHARING=()
     if [ -f "$RECIPE/settings.sh" ]; then source "$RECIPE/settings.sh"; fi
     ARCH="${ARCH:-$BASE}" SEED="${SEED:-1}"
     RUN="${RUN:-$ARCH}"
@@ -94,14 +113,15 @@ train() {
     read_prepared
     choose_model
     # 25,000 tokens are 3125 on each of 8 GPUs, or 8 times 3125 on one GPU.
-    export BATCH_TOKENS="${BATCH_TOKENS:-25000}" MAX_TOKENS="${MAX_TOKENS:-3125}"
+    set_tokens 25000 3125
     local settings=(
         --arch "$ARCH" --dropout "$DROPOUT" --seed "$SEED"
         "${OPTIMIZATION[@]}" --clip-norm 0.0
         --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-7
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1
     )
-    if [ "${DICTIONARY:-}" = joined ]; then settings+=(--share-all-embeddings); fi
+    if [ "${DICTIONARY:-}" = joined ]; then SHARING=(--share-all-embeddings); fi
+    settings+=(${SHARING[@]+"${SHARING[@]}"})
     if [ -n "${START_FROM:-}" ]; then
         choose_start
         settings+=(--finetune-from-model "$START")

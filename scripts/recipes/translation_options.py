@@ -11,6 +11,7 @@ import yaml
 
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.schema import fill, setting
+from fairseq_recur.experiments.settings import misread
 from recipes.fetch import Archive
 from recipes.translation_text import Rules
 
@@ -258,6 +259,10 @@ def _together(recipe: Recipe, options: Options) -> list[str]:
         )
     if options.dictionary == "joined" and options.bpe == "separate":
         problems.append("DICTIONARY=joined needs BPE=joint; expected DICTIONARY=separate")
+    if mark := misread(str(options.work)):
+        problems.append(
+            f"WORK={options.work}: fairseq misreads {mark!r} in its path; choose another folder"
+        )
     if options.min_length > options.max_length:
         problems.append(
             f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}; reduce it"

@@ -357,6 +357,52 @@ def test_slurm_queues_again_and_continues(
     assert_same(training.save, never_stopped("2"))
 
 
+NODE = """#!/usr/bin/env bash
+trap 'exit 75' USR1
+echo "$SRUN_CPUS_PER_TASK" > "$LAUNCH/cores"
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("number, queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_a_cancelled_job_is_not_queued_again(
+    cluster: Path, number: signal.Signals, queued: bool
+) -> None:
+    """scancel sends SIGTERM; the training is saved all the same."""
+    (cluster / "node.sh").write_text(NODE)
+    slurm = {
+        "PATH": f"{cluster}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "31",
+        "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "32", "LAUNCH": str(cluster),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        ["bash", str(LAUNCH / "slurm.sbatch"), "DATA"],
+        env=environment(**slurm), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    cores = cluster / "cores"
+    end = time.monotonic() + 60
+    while not (cores.is_file() and cores.read_text() == "32\n"):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == STOPPED and (cluster / "requeued").is_file() == queued
+    assert ("not requeued; the same command continues" in said) != queued
+
+
+@pytest.mark.parametrize("visible, count", [("0,1", 2), ("3", 1), ("GPU-a1,GPU-b2", 2)])
+def test_only_visible_gpus_are_counted(tmp_path: Path, visible: str, count: int) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor n in 0 1 2 3; do echo GPU $n: X; done\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    given = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PRECISION": "bf16"}
+    assert value(printed("--arch", "x", **given), "--nproc_per_node") == "4"
+    words = printed("--arch", "x", **given, CUDA_VISIBLE_DEVICES=visible)
+    assert ("--nproc_per_node" in words) == (count > 1)
+    assert count == 1 or value(words, "--nproc_per_node") == str(count)
+    for none in ("", "-1"):
+        done = launch("node.sh", "DATA", "--arch", "x", **given, CUDA_VISIBLE_DEVICES=none)
+        assert done.returncode == 2 and "GPU" in done.stderr
+
+
 def test_slurm_needs_the_launchers(cluster: Path) -> None:
     done = launch("slurm.sbatch", "DATA", SLURM_JOB_ID="31", SLURM_SUBMIT_DIR=str(cluster))
     assert done.returncode == 2 and "submit from the project's folder" in done.stderr

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from recipes.translation_options import Options
 
 from tests.docs.commands import parse
 from tests.running import programs_in
@@ -125,6 +127,37 @@ def test_the_hours_are_reported_before_a_training_starts(
         assert done.returncode == 0, done.stderr
         assert re.search(f"{told}started ", done.stdout), done.stdout
         assert f"--vocabulary {sizes[0]} {sizes[1]} " in calls.read_text(), "the prepared ones"
+
+
+def test_print_shows_the_variables(programs: Path, tmp_path: Path) -> None:
+    """What is printed does the same: the variables are in front of it."""
+    given = {"WORK": str(tmp_path / "none"), "PRINT": "1"}
+    done = run(programs, "wmt14_en_de", "prepare", **given, MAX_LENGTH="80", CORPORA="a b")
+    words = shlex.split(done.stdout)
+    assert {"MAX_LENGTH=80", "CORPORA=a b", f"WORK={tmp_path / 'none'}"} < set(words)
+    launched = {**given, "LAUNCHER": "sbatch some.sbatch"}
+    words = shlex.split(run(programs, "wmt14_en_de", "train", **launched).stdout.splitlines()[-1])
+    assert words[:4] == ["env", "BATCH_TOKENS=25000", "MAX_TOKENS=3125", "sbatch"]
+    done = run(programs, "wmt14_en_de", "evaluate", **given)
+    assert done.returncode == 0 and "run prepare.sh first, which chooses the flags" in done.stderr
+
+
+def test_prepare_passes_on_every_variable() -> None:
+    text = (ROOT / "scripts/recipes/translation.sh").read_text()
+    (names,) = re.findall(r"^OPTIONS=\(([^)]*)\)", text, re.M)
+    assert {*names.split(), "WORK"} == {field.name.upper() for field in fields(Options)}
+
+
+def test_the_baseline_of_iwslt_shares_its_output_matrix(programs: Path, tmp_path: Path) -> None:
+    """As in fairseq's README; a joint dictionary has one matrix for all embeddings."""
+    name = "examples/iwslt14_de_en"
+    shutil.copytree(ROOT / name, programs.parents[1] / name, ignore=shutil.ignore_patterns("work"))
+    given = {"WORK": str(tmp_path / "none"), "PRINT": "1"}
+    for gpus, most in (("1", "4096"), ("4", "1024")):
+        done = run(programs, "iwslt14_de_en", "train", **given, GPUS=gpus)
+        words = shlex.split(done.stdout.splitlines()[-1])
+        assert "--share-decoder-input-output-embed" in words and "--share-all" not in done.stdout
+        assert words[words.index("--max-tokens") + 1] == most
 
 
 def test_scripts_say_what_is_missing(

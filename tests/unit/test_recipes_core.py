@@ -126,6 +126,19 @@ def test_dead_addresses_are_all_named_and_the_next_is_tried(address: str, tmp_pa
     ).is_file()
 
 
+def test_a_file_that_is_there_is_checked(tmp_path: Path) -> None:
+    """Put there by hand, or by another recipe."""
+    (tmp_path / "a.tgz").write_bytes(CONTENT)
+    for known, right in ({"size": len(CONTENT)}, True), ({"sha256": "0" * 64}, False):
+        given = archive("http://127.0.0.1:9/a.tgz", **known)
+        if right:
+            assert fetch(given, tmp_path, None, "X_MIRROR").read_bytes() == CONTENT
+            continue
+        with pytest.raises(ConfigError, match="a.tgz is truncated or a different file.*remove it"):
+            fetch(given, tmp_path, None, "X_MIRROR")
+        assert (tmp_path / "a.tgz").is_file()
+
+
 @pytest.mark.parametrize("known", [{"size": 7}, {"sha256": "0" * 64}], ids=["size", "sum"])
 def test_another_file_is_put_aside(address: str, tmp_path: Path, known: dict) -> None:
     with pytest.raises(ConfigError, match="truncated or a different file"):

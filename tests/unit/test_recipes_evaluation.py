@@ -78,6 +78,22 @@ def test_data_that_were_prepared_anew_are_decoded_again(
     assert calls(capsys.readouterr().out) == ["generate"]
 
 
+def test_data_that_a_training_did_not_see_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Also those of the baseline; dictionaries of one size would not show it."""
+    data, baseline = tmp_path / "data-bin", tmp_path / "runs" / "baseline"
+    data.mkdir(), baseline.mkdir()
+    (data / ".key").write_text("first")
+    (baseline / "test.txt").touch()
+    evaluation = Evaluation(folder, ["--last", "5"], "average.pt", [str(data)])
+    for trained in (folder, baseline):
+        (trained / "settings").write_text("first --arch transformer --dropout 0.1\n")
+    decode(evaluation, baseline)
+    for other in (baseline, folder):
+        (other / "settings").write_text("second --arch transformer\n")
+        with pytest.raises(ConfigError, match=f"{other} was trained with other data than are now"):
+            decode(evaluation, baseline)
+
+
 def test_a_baseline_has_the_same_references(folder: Path, tmp_path: Path) -> None:
     baseline, references = tmp_path / "baseline", tmp_path / "references"
     baseline.mkdir()

@@ -356,9 +356,11 @@ def test_incomplete_documents_leave_training_alone(
 
 
 def test_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="train has 1 documents, expected 2\n- test is empty"):
+    with pytest.raises(
+        ConfigError, match="has 1 documents, expected 2\n- test has no text; remove"
+    ):
         write_texts(documents("train", "valid"), tmp_path, {"train": 2, "valid": 1, "test": 0})
-    with pytest.raises(ConfigError, match="- valid is empty.*\n- test is empty"):
+    with pytest.raises(ConfigError, match="- valid has no text; give.*\n- test has no text; g"):
         write_texts(documents("train"), tmp_path)
 
 

@@ -417,6 +417,8 @@ def test_all_wrong_options_are_named_at_once() -> None:
         })  # fmt: skip
     for text in ("SOURCE=fr TARGET=de: expected en and de", "DICTIONARY=joined", "MIN_LENGTH=300"):
         assert text in str(error.value)
+    with pytest.raises(ConfigError, match="WORK=.*/12:30: fairseq misreads ':' in its path"):
+        read_options(recipe, {"WORK": "12:30"})
 
 
 @pytest.mark.parametrize("other", [{"TOKENIZER": "sentencepiece"}, {"BPE": "separate"}])
