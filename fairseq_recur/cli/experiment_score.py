@@ -83,9 +83,12 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
                 f"{len(target)}; expected equal numbers"
             )
             continue
-        unscored = Problems("the test set")
+        unscored = Problems("it cannot be scored")
         check_metrics(experiment.score, source, [target], unscored)
-        problems += [f"--test {name}, {files[1]}: {error}" for error in unscored.found]
+        try:
+            unscored.raise_all()
+        except ConfigError as error:
+            problems.append(f"--test {name}, {files[1]}: {error}")
     refuse("correct the test sets; nothing was scored", problems)
 
 
