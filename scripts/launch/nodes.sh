@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/run.sh"
 
-if [ "$NODES" = 1 ]; then
+if [[ "$NODES" =~ ^0*1$ ]]; then
     problem "NODES=1: expected 2 or more; use node.sh for one machine"
 fi
 start "$@"
