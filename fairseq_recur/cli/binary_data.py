@@ -28,6 +28,9 @@ TYPES = {
 }  # fmt: skip
 """fairseq's numbers of the types that tokens can have."""
 
+LEGACY = ("lazy", "cached")
+"""Values of --dataset-impl for an older format."""
+
 SAMPLE = 1 << 20
 """Tokens that are compared with the dictionary; those of another one soon exceed it."""
 
@@ -49,6 +52,10 @@ def check_pair(split: str, symbols: Mapping[str, int], kind: str | None) -> None
     counts = {}
     for language, known in symbols.items():
         name = f"{split}.{language}"
+        if kind in LEGACY and infer_dataset_impl(name) == "mmap":
+            raise ConfigError(
+                f"--dataset-impl {kind}: {name}.bin is memory-mapped; leave the option out"
+            )
         mapped = kind == "mmap" or (kind is None and infer_dataset_impl(name) in (None, "mmap"))
         if mapped and dataset_exists(name, "mmap"):
             counts[name] = check_side(name, known)

@@ -47,7 +47,14 @@ def run(command: str, argv: Sequence[str]) -> int:
     """
     import torch
 
-    from fairseq_recur.cli import allocator, graceful_stop, plugin_loading, preflight, training_help
+    from fairseq_recur.cli import (
+        allocator,
+        fairseq_refusals,
+        graceful_stop,
+        plugin_loading,
+        preflight,
+        training_help,
+    )
 
     set_up_logging(sys.stderr if command in LOG_TO_STDERR else sys.stdout)
     argv = list(argv)
@@ -68,7 +75,8 @@ def run(command: str, argv: Sequence[str]) -> int:
             preflight.check(command, argv)
         module = importlib.import_module("fairseq_cli." + command.replace("-", "_"))
         if command not in TRAINING:
-            module.cli_main()
+            with fairseq_refusals.told():
+                module.cli_main()
             return 0
         if "--cpu" in argv or not torch.cuda.is_available():
             allocator.keep_freed_memory()
@@ -77,7 +85,8 @@ def run(command: str, argv: Sequence[str]) -> int:
                 with around_hydra(module):
                     module.cli_main()
             else:
-                module.cli_main()
+                with fairseq_refusals.told():
+                    module.cli_main()
         return stop.status
 
 
@@ -91,11 +100,14 @@ def around_hydra(module: Any) -> Iterator[None]:
 
     hydra would print them with a traceback, and end the program with status 1.
     """
+    from fairseq_recur.cli import fairseq_refusals
+
     train = module._hydra_main
 
     def run_training(*args: Any, **kwargs: Any) -> Any:
         try:
-            return train(*args, **kwargs)
+            with fairseq_refusals.told():
+                return train(*args, **kwargs)
         except (*INPUT_ERRORS, ProcessError, OSError):
             raise _Passed from None
 

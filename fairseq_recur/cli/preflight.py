@@ -8,7 +8,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq import options, utils
@@ -20,6 +19,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_recur.cli import suggestion
 from fairseq_recur.cli.binary_data import check_pair
+from fairseq_recur.cli.option_check import check_options
 from fairseq_recur.cli.text_check import check_text
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.loading.folder import listing
@@ -63,7 +63,7 @@ def check(command: str, argv: Sequence[str]) -> None:
         raise ConfigError(f"{command}: unknown argument {word!r}{hint}")
     if command in ("train", "validate") and args.max_tokens is None and args.batch_size is None:
         raise ConfigError(f"{command} needs a batch size: give --max-tokens N or --batch-size N")
-    check_unread(command, args)
+    check_options(command, args)
     check_names(args)
     check_data(command, args)
     check_checkpoints(command, args)
@@ -87,22 +87,6 @@ def check_architecture(argv: Sequence[str]) -> None:
             f"unknown architecture {name!r}{suggestion(name, ARCH_MODEL_REGISTRY)}; "
             "see `fairseq-recur train --list`"
         )
-
-
-def check_unread(command: str, args: argparse.Namespace) -> None:
-    """Raise ConfigError for an option with which fairseq would do something else than it says."""
-    if command == "train" and args.write_checkpoints_asynchronously and not find_spec("iopath"):
-        raise ConfigError(
-            "--write-checkpoints-asynchronously needs the package iopath, and none is installed: "
-            "nothing would be trained; install it, or leave the option out"
-        )
-    if command == "interactive" and args.lm_path:
-        raise ConfigError(
-            f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
-            "generate"
-        )
-    if command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
-        raise ConfigError(f"--path {args.path}: eval-lm reads one checkpoint; give one")
 
 
 def check_names(args: argparse.Namespace) -> None:

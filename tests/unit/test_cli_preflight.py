@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
-from fairseq_recur.cli import main, preflight
+from fairseq_recur.cli import main, option_check, preflight
 from fairseq_recur.errors import ConfigError
 from tests.conftest import PRESETS
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
@@ -223,7 +223,7 @@ def test_checkpoints(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture
 def test_what_fairseq_would_ignore_is_refused(
     data: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    monkeypatch.setattr(option_check, "find_spec", lambda name: None)
     words = ["train", data, *TRAIN, "--write-checkpoints-asynchronously"]
     assert "needs the package iopath, and none is installed" in error_of(words, capsys)
     words = ["interactive", data, "--path", checkpoint, "--lm-path", checkpoint]

@@ -1,0 +1,105 @@
+"""Checks of fairseq's options that would do something else than they say, or fail later on."""
+
+import argparse
+from importlib.util import find_spec
+
+from fairseq import utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_recur.errors import ConfigError, refuse
+from fairseq_recur.models.base import RecurrentModel
+
+SPEECH, MASKED, CLASSES = "speech", "masked language models", "classification"
+CRITERIONS = {
+    **dict.fromkeys(
+        (
+            "ctc", "fastspeech2", "hubert", "label_smoothed_cross_entropy_with_ctc",
+            "speech_dlm_criterion", "speech_to_spectrogram", "speech_to_spectrogram_2pass",
+            "speech_to_unit", "speech_to_unit_2pass", "speech_unit_lm_criterion", "tacotron2",
+            "wav2vec",
+        ),
+        SPEECH,
+    ),
+    **dict.fromkeys(("masked_lm", "legacy_masked_lm_loss"), MASKED),
+    **dict.fromkeys(
+        ("sentence_prediction", "sentence_prediction_adapters", "sentence_ranking"), CLASSES
+    ),
+    "latency_augmented_label_smoothed_cross_entropy": "simultaneous translation",
+    "model": "models that compute their own losses",
+    "nat_loss": "non-autoregressive models",
+    "vocab_parallel_cross_entropy": "Megatron's models",
+}  # fmt: skip
+"""fairseq's criterions that fit none of this plug-in's models, and what they are for."""
+
+OVERLAPPING = ("c10d", "pytorch_ddp")
+"""Values of --ddp-backend with which fairseq's adaptive loss does not train."""
+
+
+def check_options(command: str, args: argparse.Namespace) -> None:
+    """Check a command's options that only fairseq reads.
+
+    Args:
+        command: of fairseq
+        args: its options
+
+    Raises:
+        ConfigError: some cannot act; the message has all of them
+    """
+    check_unread(command, args)
+    problems = []
+    if command == "train":
+        problems += criterion_problems(args)
+    if command in ("generate", "interactive") and args.task != "translation_lev":
+        for name in ("print_step", "retain_iter_history"):
+            if getattr(args, name):
+                problems.append(
+                    f"--{name.replace('_', '-')} is for models that refine a translation, with "
+                    "--task translation_lev; leave it out"
+                )
+    if command == "generate" and args.constraints:
+        problems.append(
+            "--constraints: generate reads no constraints from binary data; use interactive, whose "
+            "lines have them after a tab"
+        )
+    refuse("options that cannot be used", problems)
+
+
+def criterion_problems(args: argparse.Namespace) -> list[str]:
+    """Return what keeps the criterion from training the model."""
+    model = ARCH_MODEL_REGISTRY[args.arch]
+    purpose = CRITERIONS.get(args.criterion)
+    if purpose is not None and issubclass(model, RecurrentModel):
+        return [
+            f"--criterion {args.criterion} is for {purpose}, not for --arch {args.arch}; give "
+            "label_smoothed_cross_entropy, cross_entropy or another one for sequences of words"
+        ]
+    if args.criterion != "adaptive_loss":
+        return []
+    problems = []
+    if args.ddp_backend in OVERLAPPING:
+        problems.append(
+            f"--criterion adaptive_loss with --ddp-backend {args.ddp_backend}: bands without a "
+            "word have no gradient; give --ddp-backend legacy_ddp"
+        )
+    if not getattr(args, "adaptive_softmax_cutoff", None):
+        problems.append(
+            "--criterion adaptive_loss needs the bands of an adaptive softmax; give "
+            "--adaptive-softmax-cutoff, or another criterion"
+        )
+    return problems
+
+
+def check_unread(command: str, args: argparse.Namespace) -> None:
+    """Raise ConfigError for an option with which fairseq would do something else than it says."""
+    if command == "train" and args.write_checkpoints_asynchronously and not find_spec("iopath"):
+        raise ConfigError(
+            "--write-checkpoints-asynchronously needs the package iopath, and none is installed: "
+            "nothing would be trained; install it, or leave the option out"
+        )
+    if command == "interactive" and args.lm_path:
+        raise ConfigError(
+            f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
+            "generate"
+        )
+    if command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
+        raise ConfigError(f"--path {args.path}: eval-lm reads one checkpoint; give one")
