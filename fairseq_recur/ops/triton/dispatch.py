@@ -32,14 +32,14 @@ def interpreted() -> bool:
 def obstacle() -> str:
     """Why Triton cannot start kernels, which is logged; empty if it can.
 
-    On a GPU, Triton first compiles a small program with the C compiler and Python's headers.
+    Before its first kernel, Triton compiles a program with the C compiler and Python's headers.
     """
     try:
         import_module("triton")
         if not interpreted():
-            _ = import_module("triton.runtime").driver.active.utils
+            import_module("triton.runtime").driver.active.get_current_target()
     except Exception as error:  # of the import, the compiler, the driver or the cache folder
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         if not isinstance(error, ImportError):
             reason += f"; {NEEDS}"
         logger.info("torch's operations are used in place of Triton kernels: %s", reason)
