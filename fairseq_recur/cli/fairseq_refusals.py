@@ -45,5 +45,5 @@ def is_refusal(error: Exception) -> bool:
         last = last.tb_next
     packages = Path(fairseq.__file__).parent, Path(fairseq.__file__).parents[1] / "fairseq_cli"
     raised_in = Path(last.tb_frame.f_code.co_filename)
-    ours = any(package in raised_in.parents for package in packages)
-    return ours and len(text.split()) >= WORDS and len(text) <= LONGEST and "\n" not in text
+    by_fairseq = any(package in raised_in.parents for package in packages)
+    return by_fairseq and len(text.split()) >= WORDS and len(text) <= LONGEST and "\n" not in text
