@@ -218,8 +218,8 @@ def find_cell(name: str, fractions: str) -> Cell:
         blanks = "" if ".csv" in name.lower() else "; blanks separate cells, so its name has none"
         raise ConfigError(
             f"CELLS: {name}; expected some of {' '.join(names())}, or FILE.csv/INPUT/LABEL/HORIZON "
-            "with the lengths of a window, INPUT and HORIZON at least 1; the name of a file ends in "
-            f".csv{blanks}"
+            "with the lengths of a window, INPUT and HORIZON at least 1; a file's name ends in .csv"
+            f"{blanks}"
         )
     if Path(file).is_absolute() or ".." in Path(file).parts:
         raise ConfigError(
