@@ -27,9 +27,8 @@ ELSEWHERE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def run_by_script(text: str) -> set[str]:
     """The commands of a shell script, line by line; not its comments."""
-    return {
-        " ".join(shlex.split(line, comments=True)).removesuffix(" &") for line in text.splitlines()
-    }
+    lines = (" ".join(shlex.split(line, comments=True)) for line in text.splitlines())
+    return {line.removesuffix(" &").removesuffix(" || status=$?") for line in lines}
 
 
 def run_by_tests(text: str) -> list[set[str]]:

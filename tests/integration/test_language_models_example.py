@@ -610,7 +610,8 @@ def test_the_full_size_refuses(
 def test_the_full_size_takes_a_launcher_and_keeps_its_settings(tmp_path: Path) -> None:
     """A run with a checkpoint is not resumed with other flags; without one, nothing is lost."""
     words = shlex.split(full(tmp_path, "train", "text8", LAUNCHER="sbatch job").stdout)
-    assert words[:3] == ["sbatch", "job", str(tmp_path / "work/text8/data-bin")]
+    assert words[:3] == ["env", "BATCH_TOKENS=11264", "MAX_TOKENS=11264"]
+    assert words[3:6] == ["sbatch", "job", str(tmp_path / "work/text8/data-bin")]
     folder = tmp_path / "work/text8/runs/xl_lm_text8/seed1"
     folder.mkdir(parents=True)
     (folder / "settings").write_text("others")

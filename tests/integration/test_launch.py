@@ -172,9 +172,10 @@ def test_a_signal_becomes_a_request(number: signal.Signals, ignored: bool, tmp_p
         'if [ -e "$FAIRSEQ_RECUR_STOP/asked" ]; then exit 3; fi; sleep 0.05; done'
     )
     script = f"source {LAUNCH}/run.sh; run bash -c {shlex.quote(child)}"
+    action = signal.SIG_IGN if ignored else signal.SIG_DFL  # also where the tests run under nohup
     started = subprocess.Popen(
         ["bash", "-c", script], cwd=tmp_path,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) if ignored else None,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, action),
     )  # fmt: skip
     while not (tmp_path / "ready").exists():
         assert started.poll() is None
