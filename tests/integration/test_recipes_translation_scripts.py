@@ -239,4 +239,4 @@ def test_from_archives_to_scores(
         text = (folder / "test.txt").read_text()
         assert "@@" not in text and "▁" not in text
     assert (folder / "compared.json").is_file()
-    assert "paired bootstrap" in done.stdout
+    assert "p (bootstrap)" in done.stdout
