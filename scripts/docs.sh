@@ -9,7 +9,6 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 here="$PWD"
-case "${PYTHON:-}" in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=.venv-docs

@@ -1,6 +1,9 @@
 # What every script sources before it does anything: --help as its first argument prints the comment
 # at its beginning, and ends it.
 
+# A script that changes the folder still finds an interpreter that was named relative to it.
+case "${PYTHON:-}" in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac
+
 # yaml_text TEXT: print a text as --set of an experiment reads it, whatever characters it has
 yaml_text() {
     local quote="'"

@@ -6,7 +6,6 @@
 # that is up to date is left alone. PYTHON=/path/to/python chooses the interpreter itself.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
-case "${PYTHON:-}" in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PREFERRED=(3.11 3.12 3.10 3.13)

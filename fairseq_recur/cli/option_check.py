@@ -5,8 +5,10 @@ from importlib.util import find_spec
 
 from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
-from fairseq_recur.errors import ConfigError, refuse
+from fairseq_recur.errors import Problems
 from fairseq_recur.models.base import RecurrentModel
 
 SPEECH, MASKED, CLASSES = "speech", "masked language models", "classification"
@@ -45,61 +47,65 @@ def check_options(command: str, args: argparse.Namespace) -> None:
     Raises:
         ConfigError: some cannot act; the message has all of them
     """
-    check_unread(command, args)
-    problems = []
+    problems = Problems("options that cannot be used")
     if command == "train":
-        problems += criterion_problems(args)
-    if command in ("generate", "interactive") and args.task != "translation_lev":
-        for name in ("print_step", "retain_iter_history"):
-            if getattr(args, name):
-                problems.append(
-                    f"--{name.replace('_', '-')} is for models that refine a translation, with "
-                    "--task translation_lev; leave it out"
-                )
+        training_problems(args, problems)
+    elif command in ("generate", "interactive"):
+        decoding_problems(command, args, problems)
+    elif command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
+        problems.add(f"--path {args.path}: eval-lm reads one checkpoint; give one")
+    problems.raise_all()
+
+
+def training_problems(args: argparse.Namespace, problems: Problems) -> None:
+    """Note what keeps these options from training the model."""
+    criterion_problems(args, problems)
+    if args.write_checkpoints_asynchronously and not find_spec("iopath"):
+        problems.add(
+            "--write-checkpoints-asynchronously needs the package iopath, and none is installed: "
+            "nothing would be trained; install it, or leave the option out"
+        )
+
+
+def decoding_problems(command: str, args: argparse.Namespace, problems: Problems) -> None:
+    """Note the options that decoding would not read, or cannot."""
+    refines = issubclass(TASK_REGISTRY[args.task], TranslationLevenshteinTask)
+    for name in ("print_step", "retain_iter_history"):
+        if getattr(args, name) and not refines:
+            problems.add(
+                f"--{name.replace('_', '-')} is for models that refine a translation, with "
+                "--task translation_lev; leave it out"
+            )
     if command == "generate" and args.constraints:
-        problems.append(
+        problems.add(
             "--constraints: generate reads no constraints from binary data; use interactive, whose "
             "lines have them after a tab"
         )
-    refuse("options that cannot be used", problems)
+    if command == "interactive" and args.lm_path:
+        problems.add(
+            f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
+            "generate"
+        )
 
 
-def criterion_problems(args: argparse.Namespace) -> list[str]:
-    """Return what keeps the criterion from training the model."""
+def criterion_problems(args: argparse.Namespace, problems: Problems) -> None:
+    """Note what keeps the criterion from training the model."""
     model = ARCH_MODEL_REGISTRY[args.arch]
     purpose = CRITERIONS.get(args.criterion)
     if purpose is not None and issubclass(model, RecurrentModel):
-        return [
+        problems.add(
             f"--criterion {args.criterion} is for {purpose}, not for --arch {args.arch}; give "
             "label_smoothed_cross_entropy, cross_entropy or another one for sequences of words"
-        ]
+        )
     if args.criterion != "adaptive_loss":
-        return []
-    problems = []
+        return
     if args.ddp_backend in OVERLAPPING:
-        problems.append(
+        problems.add(
             f"--criterion adaptive_loss with --ddp-backend {args.ddp_backend}: bands without a "
             "word have no gradient; give --ddp-backend legacy_ddp"
         )
     if not getattr(args, "adaptive_softmax_cutoff", None):
-        problems.append(
+        problems.add(
             "--criterion adaptive_loss needs the bands of an adaptive softmax; give "
             "--adaptive-softmax-cutoff, or another criterion"
         )
-    return problems
-
-
-def check_unread(command: str, args: argparse.Namespace) -> None:
-    """Raise ConfigError for an option with which fairseq would do something else than it says."""
-    if command == "train" and args.write_checkpoints_asynchronously and not find_spec("iopath"):
-        raise ConfigError(
-            "--write-checkpoints-asynchronously needs the package iopath, and none is installed: "
-            "nothing would be trained; install it, or leave the option out"
-        )
-    if command == "interactive" and args.lm_path:
-        raise ConfigError(
-            f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
-            "generate"
-        )
-    if command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
-        raise ConfigError(f"--path {args.path}: eval-lm reads one checkpoint; give one")

@@ -47,17 +47,17 @@ class SegmentedRecurrent(torch.autograd.Function):
         """O_S and O_R, (R, N, n, D) each; O_S is None without *softmax*."""
         neuron, steps = Neuron(leak, threshold), queries.size(1)
         source = SourceTensors(keys, values, weight, rest)
-        recurrent = torch.empty_like(queries)
-        of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]
-        known = [x for x in of_groups if x is not None]  # none of them if *norm* is "none"
-        norms = torch.cat(known) if known else None
-        for part in source.groups():
-            scan_forward(source.of_rows(part), neuron, queries[part], recurrent[part])
-        recurrent /= neuron.threshold if norms is None else neuron.threshold * norms.unsqueeze(1)
-        local = None
-        if softmax is not None:
-            weights = softmax.weights(queries, keys[:, :steps])
-            local = torch.matmul(softmax.drop(weights), values[:, :steps])
+        recurrent, local = torch.empty_like(queries), None
+        with no_autocast(queries):  # the buffers have the dtype of the queries
+            of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]
+            known = [x for x in of_groups if x is not None]  # none of them if *norm* is "none"
+            norms = torch.cat(known) if known else None
+            for part in source.groups():
+                scan_forward(source.of_rows(part), neuron, queries[part], recurrent[part])
+            recurrent /= threshold if norms is None else threshold * norms.unsqueeze(1)
+            if softmax is not None:
+                weights = softmax.weights(queries, keys[:, :steps])
+                local = torch.matmul(softmax.drop(weights), values[:, :steps])
         saved = SegmentSoftmax.parts(softmax)
         ctx.save_for_backward(queries, keys, values, weight, leak, threshold, norms, *saved)
         ctx.rest = rest
@@ -144,11 +144,10 @@ def segmented_recurrent(
         form, options, queries = SegmentedRecurrent, [], queries * scale
         if mask is not None:
             mask = mask.expand(-1, shape[1], -1, -1, -1).flatten(0, 1)
-    with no_autocast(queries):  # the buffers have the dtype of the queries
-        local, recurrent = form.apply(
-            queries, keys, values, weight, leak, threshold, *options, norm, rest,
-            SegmentSoftmax(mask, kept, dropout),
-        )  # fmt: skip
+    local, recurrent = form.apply(
+        queries, keys, values, weight, leak, threshold, *options, norm, rest,
+        SegmentSoftmax(mask, kept, dropout),
+    )  # fmt: skip
     local, recurrent = local.view(shape), recurrent.view(shape)
     return (local + recurrent, None) if together else (local, recurrent)
 

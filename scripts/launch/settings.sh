@@ -165,7 +165,7 @@ read_settings() {
     if [ -z "$GPUS" ]; then
         GPUS="$(count_gpus)"
         if [ "$GPUS" = 0 ]; then
-            problem "GPUS is not set, and nvidia-smi lists no GPU; use GPUS=0 to train on the CPU, or GPUS=N"
+            problem "GPUS is not set, and no GPU is there (nvidia-smi, CUDA_VISIBLE_DEVICES); use GPUS=0 to train on the CPU, or GPUS=N"
         fi
     fi
     for word in GPUS:0 PROCESSES:1 NODES:1 BATCH_TOKENS:1 MAX_TOKENS:1; do

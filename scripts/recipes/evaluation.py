@@ -1,7 +1,6 @@
 """Evaluation of a recipe's training: average, generate, score, compare."""
 
 import hashlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,8 +117,7 @@ def check_data(folder: Path, data: Path) -> None:
     settings, key = folder / SETTINGS, data / KEY
     if not settings.is_file() or not key.is_file():
         return
-    first = shlex.split(settings.read_text())[:1]
-    if first and first[0] != key.read_text():
+    if settings.read_text().split(maxsplit=1)[:1] != [key.read_text()]:
         raise ConfigError(
             f"{folder} was trained with other data than are now in {data}; run prepare.sh with the "
             "variables of that training, or choose a training with RUN"

@@ -75,18 +75,13 @@ processes() {
     echo $((count > 0 ? count : 1))
 }
 
-# tokens_each BATCH MOST: print the tokens of a step on one GPU: the batch divided among the
-# processes, at most MOST
-tokens_each() {
-    local share="$2"
-    if whole_numbers "$1"; then share=$((10#$1 / $(processes))); fi
-    echo $((share < $2 && share > 0 ? share : $2))
-}
-
-# set_tokens BATCH MOST: set what is not given of BATCH_TOKENS and MAX_TOKENS
+# set_tokens BATCH MOST: set what is not given of BATCH_TOKENS, and of MAX_TOKENS, the tokens of a
+# step on one GPU: the batch divided among the processes, at most MOST
 set_tokens() {
+    local share="$2"
     export BATCH_TOKENS="${BATCH_TOKENS:-$1}"
-    export MAX_TOKENS="${MAX_TOKENS:-$(tokens_each "$BATCH_TOKENS" "$2")}"
+    if whole_numbers "$BATCH_TOKENS"; then share=$((10#$BATCH_TOKENS / $(processes))); fi
+    export MAX_TOKENS="${MAX_TOKENS:-$((share < $2 && share > 0 ? share : $2))}"
 }
 
 # show_cost DATA SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, with

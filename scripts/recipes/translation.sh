@@ -7,7 +7,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 source "$ROOT/scripts/recipes/shared.sh"
 WORK="${WORK:-$RECIPE/work}"
 case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
-export WORK
+GIVEN=("WORK=$WORK")
 
 START_VARIABLE="START_FROM=RUN"
 find_programs
@@ -18,24 +18,19 @@ OPTIONS=(
     TOKENIZER SEGMENTATION NORMALISE DASHES LOWERCASE BPE BPE_SIZE BPE_THRESHOLD DICTIONARY
 )
 
-# recipes [NAME=VALUE...] COMMAND WORD...: run a command with these variables, which PRINT shows
+# recipes COMMAND WORD...: run a command, with the variables of the array GIVEN, which PRINT shows
 recipes() {
-    local given=()
-    while [[ "$1" = *=* ]]; do
-        given+=("$1")
-        shift
-    done
     call env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" \
-        ${given[@]+"${given[@]}"} "$PYTHON" -m recipes.translation "$@"
+        "${GIVEN[@]}" "$PYTHON" -m recipes.translation "$@"
 }
 
 prepare() {
     [ $# -eq 0 ] || fail "prepare.sh takes variables, not arguments: see $RECIPE/README.md"
-    local name given=("WORK=$WORK")
+    local name
     for name in "${OPTIONS[@]}"; do
-        if [ -n "${!name:-}" ]; then given+=("$name=${!name}"); fi
+        if [ -n "${!name:-}" ]; then GIVEN+=("$name=${!name}"); fi
     done
-    recipes "${given[@]}" prepare "$RECIPE/recipe.yaml"
+    recipes prepare "$RECIPE/recipe.yaml"
 }
 
 # Read the file that prepare.sh wrote, and check that it matches the present data.

@@ -55,7 +55,8 @@ Trainer.train_step = train_step
 def environment(**settings: str) -> dict[str, str]:
     """This process's variables without torchrun's and SLURM's, and some of the launchers'."""
     ours = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **settings}
-    launched = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+    launched = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK",
+                "CUDA_VISIBLE_DEVICES")  # fmt: skip
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -401,7 +402,7 @@ def test_only_visible_gpus_are_counted(tmp_path: Path, visible: str, count: int)
     assert count == 1 or value(words, "--nproc_per_node") == str(count)
     for none in ("", "-1"):
         done = launch("node.sh", "DATA", "--arch", "x", **given, CUDA_VISIBLE_DEVICES=none)
-        assert done.returncode == 2 and "GPU" in done.stderr
+        assert done.returncode == 2 and "GPUS is not set, and no GPU is there" in done.stderr
 
 
 def test_slurm_needs_the_launchers(cluster: Path) -> None:

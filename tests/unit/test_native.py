@@ -17,7 +17,7 @@ from fairseq_recur.ops.native import build
 from fairseq_recur.ops.native.segmented_recurrent import NAME, CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.segment_products import SegmentSoftmax
 from fairseq_recur.ops.segmented_attention import NORMS
-from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
 from tests.unit.test_model_properties import PAD, sentences, small, targets, true_lengths
 from tests.unit.test_srformer import LENGTHS, assert_same, by_loops, heads, last_mask, parameters
@@ -102,9 +102,15 @@ def test_together_is_the_sum(compiled: bool) -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_nothing_changes_within_autocast(compiled: bool) -> None:
     inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
-    usual = run(inputs, 16, 5, compiled)
+    blocks = [torch.rand(1, 2, 3, n, WIDTH) for n in (2, 16, 16)]
+
+    def both() -> list[Tensor]:
+        alone = recurrent_attention(*blocks, *inputs[3:], compiled=compiled)
+        return [*run(inputs, 16, 5, compiled), alone]
+
+    usual = both()
     with torch.autocast("cpu", torch.bfloat16):
-        within = run(inputs, 16, 5, compiled)
+        within = both()
     for one, other in zip(within, usual):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 

@@ -1,5 +1,6 @@
 """Options of fairseq that cannot act, and what fairseq itself refuses: one message each."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ from fairseq.optim.lr_scheduler.pass_through import PassThroughScheduleSchedule
 from fairseq.utils import eval_bool
 
 from fairseq_recur.cli import fairseq_refusals, main
+from fairseq_recur.cli.fairseq_commands import around_hydra
 from fairseq_recur.cli.option_check import CRITERIONS, criterion_problems
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
+from tests.conftest import SMALL
 
 TRAIN = "--arch transformer_biarn_tiny --optimizer adam --lr 0.001 --max-tokens 500 --cpu".split()
 
@@ -21,10 +24,13 @@ def test_criterions_of_other_models_are_refused(name: str) -> None:
     """Each is one that fairseq has."""
     assert name in CRITERION_REGISTRY
     given: Any = SimpleNamespace(criterion=name, arch="srformer_tiny", ddp_backend="legacy_ddp")
-    (problem,) = criterion_problems(given)
+    problems = Problems("")
+    criterion_problems(given, problems)
+    (problem,) = problems.found
     assert problem.startswith(f"--criterion {name} is for {CRITERIONS[name]}, not for --arch srf")
     given.arch = "transformer"
-    assert not criterion_problems(given), "fairseq's own models are its own affair"
+    criterion_problems(given, problems)
+    assert problems.found == [problem], "fairseq's own models are its own affair"
 
 
 def test_all_options_are_told_at_once(
@@ -54,6 +60,25 @@ def test_what_fairseq_refuses_is_one_message() -> None:
     with pytest.raises(ConfigError, match="refuses this: optimizer must be an inst.*; change"):
         with fairseq_refusals.told():
             PassThroughScheduleSchedule(None, SimpleNamespace(lr_scheduler=None))
+
+
+@pytest.mark.parametrize("by_hydra", [False, True])
+def test_so_it_is_in_the_commands(
+    by_hydra: bool, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """hydra would print the traceback itself."""
+    if by_hydra:
+        optimizer = SimpleNamespace(lr_scheduler=None)
+        train = partial(PassThroughScheduleSchedule, None, optimizer)
+        module: Any = SimpleNamespace(_hydra_main=train)
+        with pytest.raises(ConfigError, match="fairseq refuses this: optimizer must be"):
+            with around_hydra(module):
+                module._hydra_main()
+        return
+    words = [*TRAIN, *SMALL, "--save-dir", str(tmp_path), "--lr-scheduler", "pass_through"]
+    assert main(["train", str(corpus / "bin"), *map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert "error: fairseq refuses this: Pass-through schedule can only be used with" in said
 
 
 def fail(error: Exception) -> None:

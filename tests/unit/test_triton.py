@@ -26,6 +26,7 @@ from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 from tests.unit.triton_interpreted import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
+NEWER_SETTING = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 installed = importlib.util.find_spec("triton") is not None
 
 
@@ -198,7 +199,8 @@ def test_where_triton_cannot_start_torch_does_it(
 def own_precision() -> Iterator[None]:
     """What the test sets is undone."""
     yield
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    if NEWER_SETTING:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.set_float32_matmul_precision("highest")
 
 
@@ -215,9 +217,7 @@ def test_precision_is_the_users(
     assert dispatch.precision() == "ieee"
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch is older"
-)
+@pytest.mark.skipif(not NEWER_SETTING, reason="torch is older")
 @pytest.mark.parametrize("setting,expected", [("ieee", "ieee"), ("tf32", "tf32x3")])
 def test_precision_by_torchs_newer_setting(
     own_precision: None, setting: str, expected: str
