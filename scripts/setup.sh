@@ -28,14 +28,28 @@ find_python() {
     return 1
 }
 
+# PYTHON runs, is a version that can be used, and can make environments.
+check_python() {
+    local version choice
+    printf -v choice '%s or ' "${wanted[@]}"
+    choice="${choice% or }" # 3.11 or 3.12
+    version="$("$PYTHON" -c "$VERSION_OF" 2>/dev/null || true)"
+    if [ -z "$version" ]; then
+        echo "error: PYTHON=$PYTHON does not run; name a Python ${choice}" >&2
+    elif [[ ! " ${wanted[*]} " == *" $version "* ]]; then
+        echo "error: PYTHON=$PYTHON is Python $version; expected ${choice}" >&2
+    elif ! usable "$PYTHON" "$version"; then
+        echo "error: PYTHON=$PYTHON has no modules venv and ensurepip; install them (Debian," \
+            "Ubuntu: apt install python3-venv), or name another interpreter" >&2
+    else
+        return
+    fi
+    exit 1
+}
+
 choose_python() {
     local version
     if [ -n "${PYTHON:-}" ]; then
-        version="$("$PYTHON" -c "$VERSION_OF")"
-        if [[ ! " ${wanted[*]} " == *" $version "* ]]; then
-            echo "error: PYTHON=$PYTHON is Python $version; expected ${wanted[*]}" >&2
-            exit 1
-        fi
         echo "$PYTHON"
         return
     fi
@@ -58,6 +72,8 @@ if [ $# -gt 0 ]; then
     wanted=("$1")
     venv=".venv-$1"
 fi
+
+if [ -n "${PYTHON:-}" ]; then check_python; fi
 
 # One at a time: two would write into each other's environment. The lock is on the project's folder,
 # and ends with this script. Without the command (macOS has none) there is no lock.

@@ -47,3 +47,25 @@ def test_a_second_one_waits(tmp_path: Path) -> None:
         os.close(first)
         assert "was not made by this script" in second.stderr.read()
     assert second.returncode == 1
+
+
+@pytest.mark.parametrize(("python", "problem"), [
+    ("missing", "PYTHON=missing does not run; name a Python 3.11 or"),
+    ("./old", "/old is Python 3.8; expected 3.11 or 3.12 or 3.10 or 3.13"),
+    ("./bare", "/bare has no modules venv and ensurepip; install them"),
+])  # fmt: skip
+def test_an_interpreter_that_cannot_be_used(python: str, problem: str, tmp_path: Path) -> None:
+    """It is refused before the environment that is there is looked at."""
+    own = with_an_environment(tmp_path, "bin/python")
+    says = {"old": "echo 3.8", "bare": 'case "$2" in *ensurepip*) exit 1 ;; *) echo 3.11 ;; esac'}
+    for name, line in says.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "scripts/setup.sh"],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHON": python},
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.startswith("error: PYTHON=")
+    assert problem in done.stderr and len(done.stderr.splitlines()) == 1
+    assert own.read_text() == "mine"
