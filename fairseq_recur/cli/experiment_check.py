@@ -304,7 +304,7 @@ def _read_texts(experiment: Experiment, problems: Problems) -> dict[str, list[st
 
 def _subset(experiment: Experiment) -> str:
     """Return the name of the test set in the data."""
-    return str(normal(experiment.generate).get("gen-subset", "test"))
+    return str(normal(experiment.generate).get("gen-subset") or "test")
 
 
 def _test_size(experiment: Experiment) -> int | None:

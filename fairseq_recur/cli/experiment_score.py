@@ -61,6 +61,12 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
     problems = []
     if not trained:
         problems.append(f"{args.work_dir} has no trained system; run the experiment first")
+    problems += [
+        f"{one.name} was trained, but {one.model} is missing; restore it, or remove the folder of "
+        "this run and run the experiment again"
+        for one in trained
+        if not one.model.exists()
+    ]
     if mark := misread(str(Path(args.work_dir).resolve())):
         problems.append(
             f"{args.work_dir}: fairseq misreads {mark!r} in its path; rename the folder"
@@ -179,7 +185,7 @@ def check_lengths(
     """
     if longest == inf:
         return
-    flags = [system.train_flags().get("max-source-positions", longest) for system in trained]
+    flags = [system.train_flags().get("max-source-positions") or longest for system in trained]
     most = min(longest, *map(int, flags)) - 1  # the end of the sentence takes a place, too
     problems = []
     for file in files:

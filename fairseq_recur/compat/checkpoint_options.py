@@ -6,13 +6,15 @@ and folders of this machine, its criterion gets no text, and its subwords are no
 """
 
 import inspect
+import logging
 import os
 import re
 import stat
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
+from enum import Enum
 from typing import Any
 
 from fairseq.registry import REGISTRIES
@@ -20,6 +22,8 @@ from omegaconf import DictConfig, OmegaConf, _utils, open_dict
 
 from fairseq_recur.compat.checkpoint_limits import inner
 from fairseq_recur.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 OWN_OPTION = re.compile(r"\$\{\w+(\.\w+)*\}")
 """A reference to one other option of the same configuration, which fairseq saves as text."""
@@ -129,7 +133,7 @@ def confine(path: str, state: dict[str, Any], given: set[str], text: bool = Fals
             if cfg.get(name) is not None:
                 _refuse_downloads(path, name, cfg[name], given)
         if cfg.get("criterion") is not None:
-            cfg["criterion"] = _without_text(cfg["criterion"], given)
+            cfg["criterion"] = _without_text(path, cfg["criterion"], given)
 
 
 def _close_files(path: str, model: Any, given: set[str]) -> None:
@@ -176,8 +180,7 @@ def _refuse_downloads(path: str, group: str, section: Any, given: set[str]) -> N
             f"{path}: refused, because its {group}={name!r} downloads files. Nothing was opened. "
             f"Give {group}={name!r} yourself to allow it"
         )
-    known = REGISTRIES[group]["dataclass_registry"].get(name)
-    default = {field.name: field.default for field in fields(known)} if known else {}
+    default = {field.name: field.default for field in _fields(group, section)}
     changed = {k for k in section if k != "_name" and section[k] != default.get(k)}
     _refuse_special(path, section, changed - given)
 
@@ -191,22 +194,53 @@ def _is_ordinary(value: Any) -> bool:
         return isinstance(value, str)
 
 
-def _without_text(criterion: Any, given: set[str]) -> Any:
-    """Return a criterion's options without those that hold text, such as files to write to."""
+def _fields(group: str, section: Any) -> Sequence[Field]:
+    """Return the fields of a registered component's dataclass, given its options; or none."""
+    known = REGISTRIES[group]["dataclass_registry"].get(section.get("_name"))
+    return fields(known) if known else ()
+
+
+def _without_text(path: str, criterion: Any, given: set[str]) -> Any:
+    """Return a criterion's options without those that hold text, such as files to write to.
+
+    One of the choices of its field is kept.
+    """
     kept = {"_name", "criterion", *given}
     if isinstance(criterion, Namespace):
         values = vars(criterion).items()
         return Namespace(**{k: v if k in kept or _is_number(v) else None for k, v in values})
     if not isinstance(criterion, DictConfig):
         return criterion
+    known = {field.name: field for field in _fields("criterion", criterion)}
+    changed = []
     with open_dict(criterion):
         for key in [k for k in criterion if k not in kept and not _is_number(criterion[k])]:
-            del criterion[key]
+            if key in known and _is_choice(criterion[key], known[key].type):
+                continue
+            value = criterion.pop(key)
+            if key not in known or value != known[key].default:
+                changed.append(f"{key}={str(value)[:80]!r}")
+    if changed:
+        logger.warning(
+            "%s: text in the options of its criterion is not used, because it could name a file to "
+            "write to; the defaults are used in place of %s. fairseq-validate accepts those that "
+            "you trust as flags",
+            path, ", ".join(changed),
+        )  # fmt: skip
     return criterion
 
 
+def _is_choice(value: Any, kind: Any) -> bool:
+    """Return whether a value is one of the choices of a field's type, which the code defines."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        return False
+    return value in {member.value for member in kind} or value in list(kind)
+
+
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, a switch, absent, or a list of these."""
+    """Return whether a value is a number, a switch, absent, or a list or mapping of these."""
+    if isinstance(value, dict) or OmegaConf.is_dict(value):
+        return all(map(_is_number, value.values()))
     if isinstance(value, (list, tuple)) or OmegaConf.is_list(value):
         return all(map(_is_number, value))
     return value is None or isinstance(value, (bool, int, float))

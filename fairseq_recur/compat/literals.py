@@ -10,7 +10,10 @@ from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.errors import ConfigError
 
 LONGEST = 2_000
-"""The most characters of an option's text, and entries of its value."""
+"""The most entries of a list, or bits of a number, that a sum or a product makes."""
+
+LONGEST_TEXT = 200_000
+"""The most characters of an option's text, such as the sampling weights of a thousand languages."""
 
 CONTAINERS: dict[type, Function] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}
 SIGNS: dict[type, Function] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
@@ -25,13 +28,13 @@ def evaluate(text: str | bytes) -> Any:
     fairseq's options are such as "[(512, 3)] * 20"; `ast.literal_eval` does not read products.
 
     Raises:
-        ConfigError: the text contains anything else, or more than `LONGEST` entries
+        ConfigError: the text contains anything else, or is too long, or makes too long a value
         TypeError: *text* is not text; fairseq relies on this error of eval()
     """
     # The unbound method raises the TypeError.
     text = text.strip() if isinstance(text, bytes) else str.strip(text)
     try:
-        _refuse_long(len(text))
+        _refuse_long(len(text), LONGEST_TEXT)
         return _value(ast.parse(text, mode="eval").body)
     except Exception as error:  # includes what a sum of a string and a number raises
         raise ConfigError(_refusal(text, error)) from None
@@ -72,7 +75,7 @@ def _value(node: ast.AST) -> Any:
         if isinstance(node.op, ast.Mult):  # before a list exists that fills the memory
             _refuse_long(_entries(left) * right if _entries(left) else _entries(right) * left)
         value = OPERATIONS[type(node.op)](left, right)
-        _refuse_long(_entries(value))
+        _refuse_long(value.bit_length() if isinstance(value, int) else _entries(value))
         return value
     raise ValueError(
         f"it has a {type(node).__name__}, expected only numbers, strings and lists; remove it"
@@ -88,9 +91,9 @@ def _entries(value: Any) -> int:
     return 0
 
 
-def _refuse_long(entries: int) -> None:
-    if entries > LONGEST:
-        raise ValueError(f"its length is {entries}, expected at most {LONGEST}; shorten it")
+def _refuse_long(length: int, most: int = LONGEST) -> None:
+    if length > most:
+        raise ValueError(f"its length is {length}, expected at most {most}; shorten it")
 
 
 evaluated = mend(

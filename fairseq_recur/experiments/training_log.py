@@ -69,7 +69,7 @@ class TrainingLog:
         """Return the position of an update in "updates", "epoch" or "seconds".
 
         Validation lines have only the updates, so positions between two training lines are
-        interpolated. None if the log does not have the unit.
+        interpolated. None if the log does not have the unit, or not up to there.
         """
         if unit == "updates":
             return float(updates)
@@ -78,8 +78,8 @@ class TrainingLog:
         if not known:
             return None
         place = bisect_left(known, (updates, float("-inf")))
-        if place == len(known):
-            return known[-1][1]
+        if place == len(known):  # after the last line of training, and before a line without it
+            return known[-1][1] if known[-1][0] == self.timeline[-1][0] else None
         right_updates, right = known[place]
         left_updates, left = known[place - 1] if place else (0, 0.0)
         if right_updates == left_updates:
@@ -99,10 +99,10 @@ def read_log(path: str | Path) -> TrainingLog:
     path = Path(path)
     if not path.exists() or path.is_dir():  # a pipe, as of <(zcat train.log.gz), is read once
         raise ConfigError(f"no such log: {path}; give the output of a training")
-    log = TrainingLog()
+    log, clock = TrainingLog(), _Clock()
     where: dict[int, tuple[float, float | None]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        _read_line(line, log, where)
+        _read_line(line, log, where, clock)
     if not (log.steps or log.epochs or log.valid):
         raise ConfigError(
             f"{path} has no line of training or validation; expected what fairseq's training "
@@ -120,7 +120,28 @@ def log_in(folder: Path) -> TrainingLog:
         return TrainingLog()
 
 
-def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]]) -> None:
+class _Clock:
+    """Makes one time of fairseq's "wall", which begins anew when a training is resumed.
+
+    Resumed within an epoch, fairseq's clock stands at 0 until the process ends.
+    """
+
+    def __init__(self) -> None:
+        self.before, self.last = 0.0, 0.0
+
+    def read(self, wall: float | None) -> float | None:
+        """Return the seconds since the first start at a line's "wall"; None if it has none."""
+        if wall is None:
+            return None
+        if wall < self.last:
+            self.before += self.last
+        self.last = wall
+        return self.before + wall if wall or not self.before else None
+
+
+def _read_line(
+    line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]], clock: _Clock
+) -> None:
     """Add the results of one line; lines without results are skipped."""
     match = PREFIX.match(line)
     text = match["rest"] if match else line
@@ -134,9 +155,10 @@ def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float 
     updates = int(stats.pop("num_updates"))
     if subset in ("train_inner", "train"):
         (log.steps if subset == "train_inner" else log.epochs)[updates] = stats
+        seconds = clock.read(stats.get("wall"))
         # A step has the fraction of the epoch; the end of an epoch has nothing more precise.
         if subset == "train_inner" or updates not in where:
-            where[updates] = (epoch, stats.get("wall"))
+            where[updates] = (epoch, seconds)
     else:
         log.valid.setdefault(subset, {})[updates] = stats
 

@@ -372,15 +372,31 @@ def test_a_line_that_is_too_long_is_refused(
     assert not (done / "work/other_sets/long").exists()
 
 
+def test_a_model_that_is_gone_is_named(
+    done: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = read_experiment([str(done / "t.yaml")])
+    model = next(run.model for run in runs_of(experiment, done / "work"))
+    argv = ["experiment", "score", str(done / "work"), "--test", "gone", str(corpus / "test")]
+    aside = model.rename(model.with_suffix(".aside"))
+    try:
+        assert main(argv) == 2
+    finally:
+        aside.rename(model)
+    said = capsys.readouterr().err
+    assert f"was trained, but {model} is missing; restore it" in said
+    assert said.count("is missing") == 1 and not (done / "work/other_sets/gone").exists()
+
+
 def test_the_longest_line_of_all_systems(tmp_path: Path) -> None:
     """That of the system with the fewest positions; a source that is truncated has no limit."""
     (tmp_path / "a.src").write_text("w1 w2 w3\n")
     systems: Any = [
         SimpleNamespace(train_flags=lambda flags=flags: flags)
-        for flags in ({}, {"max-source-positions": 3})
+        for flags in ({}, {"max-source-positions": 3}, {"max-source-positions": None})
     ]
     check = partial(experiment_score.check_lengths, files=[str(tmp_path / "a.src")], encode=str)
-    check(systems[:1], longest=4)
+    check([systems[0], systems[2]], longest=4)
     check(systems, longest=inf)
     with pytest.raises(ConfigError, match="a.src has 3 pieces, and the systems read at most 2;"):
         check(systems, longest=1024)

@@ -3,12 +3,15 @@
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.dataclass.constants import DDP_BACKEND_CHOICES
+from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
 from fairseq_recur.compat.checkpoint_options import (
@@ -52,6 +55,31 @@ def test_references_to_own_options_load(tmp_path: Path) -> None:
     cfg = {"model": {"_name": "transformer", "top": "${task.a}"}, "task": {"a": 5}}
     torch.save(stock_state(cfg=cfg), path)
     assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].model.top == 5
+
+
+def test_numbers_and_choices_of_a_criterion_stay(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Text that is dropped is named, because fairseq-validate computes another loss without it."""
+
+    @dataclass
+    class Options:
+        weights: dict[str, float] = field(default_factory=dict)
+        backend: DDP_BACKEND_CHOICES = "no_c10d"
+        post_process: str = "letter"
+        report: str = "same"
+
+    registry = REGISTRIES["criterion"]["dataclass_registry"]
+    monkeypatch.setitem(registry, "of_a_test", Options)
+    options = {"weights": {"a": 0.1}, "backend": "slowmo"}
+    dropped = {"post_process": "sentencepiece", "report": "same"}
+    state = {"cfg": with_objects({"criterion": {"_name": "of_a_test", **options, **dropped}})}
+    confine("model.pt", state, set())
+    assert dict(state["cfg"]["criterion"]) == {"_name": "of_a_test", **options}
+    assert "in place of post_process='sentencepiece'. " in caplog.text
+    state["cfg"]["criterion"]["backend"] = "a_file"
+    confine("model.pt", state, set())
+    assert "backend" not in state["cfg"]["criterion"]
 
 
 @pytest.mark.parametrize("kind", [dict, Namespace])

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fairseq.utils
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -102,6 +103,12 @@ def refused(trace: Path, seconds: float = 2) -> Iterator[None]:
 def most_memory() -> float:
     """The peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_long_texts_of_a_recipe_are_read() -> None:
+    """The sampling weights of 500 language pairs, as multilingual recipes give them."""
+    weights = {f"main:{n:03d}_XX-es_XX": 0.2 for n in range(500)}
+    assert fairseq.utils.eval_str_dict(str(weights)) == evaluate(str(weights)) == weights
 
 
 @pytest.mark.parametrize("name", ATTACKS)

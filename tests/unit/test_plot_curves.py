@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,10 +61,18 @@ def write(path: Path, lines: list[str], prefix: str = "2026-01-31 12:00:00 | INF
 
 
 def test_the_time_is_that_of_the_later_line(tmp_path: Path) -> None:
-    """A training that was interrupted does some updates twice."""
-    again = [line.replace('"wall": "', '"wall": "1') for line in JSON[:2]]
-    log = read_log(write(tmp_path / "log", [*JSON[:2], *again]))
-    assert log.timeline == [(2, 0.5, 110.0), (4, 1.0, 120.0)]
+    """A training that was interrupted does some updates twice, and its clock begins anew."""
+    log = read_log(write(tmp_path / "log", [*JSON[:2], *JSON[:2]]))
+    assert log.timeline == [(2, 0.5, 30.0), (4, 1.0, 40.0)]
+
+
+def test_a_clock_that_stands_still_gives_no_time(tmp_path: Path) -> None:
+    """As fairseq's does after a resume within an epoch."""
+    standing = [re.sub('"wall": "[0-9.]+"', '"wall": "0"', line) for line in JSON[2:]]
+    log = read_log(write(tmp_path / "log", [*JSON[:2], *standing]))
+    assert [log.position(n, "seconds") for n in (2, 4, 6, 8)] == [10, 20, None, None]
+    with pytest.raises(ConfigError, match="does not record the seconds; use --x updates"):
+        draw([("a", log)], {"loss": ["train_loss"]}, "seconds")
 
 
 FORMS: dict[str, tuple] = {
