@@ -194,7 +194,7 @@ def _is_ordinary(value: Any) -> bool:
         return isinstance(value, str)
 
 
-def _fields(group: str, section: Any) -> Sequence[Field]:
+def _fields(group: str, section: Any) -> Sequence[Field[Any]]:
     """Return the fields of a registered component's dataclass, given its options; or none."""
     known = REGISTRIES[group]["dataclass_registry"].get(section.get("_name"))
     return fields(known) if known else ()
@@ -219,7 +219,7 @@ def _without_text(path: str, criterion: Any, given: set[str]) -> Any:
                 continue
             value = criterion.pop(key)
             if key not in known or value != known[key].default:
-                changed.append(f"{key}={str(value)[:80]!r}")
+                changed.append(f"{key!s}={str(value)[:80]!r}")
     if changed:
         logger.warning(
             "%s: text in the options of its criterion is not used, because it could name a file to "
