@@ -32,6 +32,10 @@ TRAINING = [
 NEURON = ["--srformer-threshold-init", "1"]
 
 
+# Each process draws the keys anew in each forward pass, as it draws dropout. So all are drawn here.
+DRAWN = ["--prob-sparse-factor", "9"]
+
+
 class Shares(NamedTuple):
     """The number of processes that share an update, and the sentences in each one's batch."""
 
@@ -76,9 +80,10 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
 def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
     system = SYSTEMS[model]
     neuron = NEURON if has_neuron(system) and "--srformer-scale" not in system else []
+    drawn = DRAWN if "prob_sparse" in system else []
     return [
         str(data), "--user-dir", USER_DIR, *system, *TRAINING, "--save-dir", str(folder),
-        *neuron, *flags,
+        *neuron, *drawn, *flags,
     ]  # fmt: skip
 
 

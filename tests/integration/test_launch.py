@@ -219,6 +219,7 @@ class Training:
         process = subprocess.Popen(
             ["bash", str(LAUNCH / script), *map(str, self.arguments)], stdout=log,
             stderr=subprocess.STDOUT, env=environment(**self.settings(**settings)), text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # as without nohup
         )  # fmt: skip
         self.wait_for("waiting", process)
         return process
