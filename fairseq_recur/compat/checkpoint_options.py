@@ -234,7 +234,7 @@ def _is_choice(value: Any, kind: Any) -> bool:
     """Return whether a value is one of the choices of a field's type, which the code defines."""
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
         return False
-    return value in {member.value for member in kind} or value in list(kind)
+    return value in [member.value for member in kind] or value in list(kind)
 
 
 def _is_number(value: Any) -> bool:

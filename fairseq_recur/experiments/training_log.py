@@ -123,20 +123,23 @@ def log_in(folder: Path) -> TrainingLog:
 class _Clock:
     """Makes one time of fairseq's "wall", which begins anew when a training is resumed.
 
-    Resumed within an epoch, fairseq's clock stands at 0 until the process ends.
+    Resumed within an epoch, fairseq's clock stands at 0 until the process ends. What that process
+    took is not known, so later times are not, either.
     """
 
     def __init__(self) -> None:
-        self.before, self.last = 0.0, 0.0
+        self.before, self.last, self.stood = 0.0, 0.0, False
 
     def read(self, wall: float | None) -> float | None:
         """Return the seconds since the first start at a line's "wall"; None if it has none."""
         if wall is None:
             return None
+        self.stood |= self.before > 0 and wall == self.last == 0
         if wall < self.last:
             self.before += self.last
         self.last = wall
-        return self.before + wall if wall or not self.before else None
+        unknown = self.stood or (self.before > 0 and wall == 0)
+        return None if unknown else self.before + wall
 
 
 def _read_line(

@@ -71,6 +71,9 @@ def test_a_clock_that_stands_still_gives_no_time(tmp_path: Path) -> None:
     standing = [re.sub('"wall": "[0-9.]+"', '"wall": "0"', line) for line in JSON[2:]]
     log = read_log(write(tmp_path / "log", [*JSON[:2], *standing]))
     assert [log.position(n, "seconds") for n in (2, 4, 6, 8)] == [10, 20, None, None]
+    later = [line.replace('"num_updates": "', '"num_updates": "1') for line in JSON[5:7]]
+    again = read_log(write(tmp_path / "again", [*JSON[:2], *standing, *later]))
+    assert [again.position(n, "seconds") for n in (4, 16, 18)] == [20, None, None]
     with pytest.raises(ConfigError, match="does not record the seconds; use --x updates"):
         draw([("a", log)], {"loss": ["train_loss"]}, "seconds")
 
