@@ -141,7 +141,9 @@ def test_generating(kills: int, corpus: Path, trained: Callable[..., Path], tmp_
     moments, done = random.Random(kills), 0
     while done < kills:
         patience = moments.uniform(0, seconds)
-        done += run("generate", *argv, output=log, kill_after=patience) != 0
+        ended = run("generate", *argv, output=log, kill_after=patience)
+        assert ended in (0, -signal.SIGKILL), log.read_text()
+        done += ended != 0
         found = hypotheses(log.read_text().rpartition("\n")[0])  # the last line may be incomplete
         assert all(found[n] == expected[n] for n in found)
     assert run("generate", *argv, output=log) == 0

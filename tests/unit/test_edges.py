@@ -154,7 +154,7 @@ def test_twenty_thousand_tokens(make_model: Build, preset: str) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", ["birnn", "biarn", "a step a token"])
 def test_a_source_of_only_padding(make_model: Build, kind: str, side: str) -> None:
-    """The recurrence encoder is finite, and zero where it has an output per token."""
+    """The recurrence encoder is finite; padding has outputs that are masked where they are read."""
     name, flags = {
         "birnn": ("transformer_birnn", []),
         "biarn": ("transformer_biarn", []),

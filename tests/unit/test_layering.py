@@ -141,7 +141,7 @@ def test_compiled_forms_are_independent() -> None:
         for path, tree in sources()
         for own in forms & set(path.relative_to(ROOT).parts[1:2])
         for name in imports(tree)
-        if name.startswith(tuple(f"fairseq_recur.ops.{other}." for other in forms - {own}))
+        if f"{name}.".startswith(tuple(f"fairseq_recur.ops.{o}." for o in forms - {own}))
     ]
     assert wrong == []
 

@@ -206,7 +206,7 @@ def test_fused_cross_attention(host: str, make_model: Callable[..., torch.nn.Mod
         logits.square().sum().backward()
         found.append((logits, [p.grad for p in model.parameters()]))
         assert f.call_count == (2 if model is fused else 0), "layers"
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)  # see CLOSE
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
 @pytest.mark.parametrize("kept", [(False, False), (True, False), (False, True)])
