@@ -223,8 +223,8 @@ def _without_text(path: str, criterion: Any, given: set[str]) -> Any:
     if changed:
         logger.warning(
             "%s: text in the options of its criterion is not used, because it could name a file to "
-            "write to; the defaults are used in place of %s. fairseq-validate accepts those that "
-            "you trust as flags",
+            "write to. A criterion that is built from them has its defaults in place of %s; give "
+            "fairseq-validate those that you trust as flags",
             path, ", ".join(changed),
         )  # fmt: skip
     return criterion
@@ -232,9 +232,8 @@ def _without_text(path: str, criterion: Any, given: set[str]) -> Any:
 
 def _is_choice(value: Any, kind: Any) -> bool:
     """Return whether a value is one of the choices of a field's type, which the code defines."""
-    if not (isinstance(kind, type) and issubclass(kind, Enum)):
-        return False
-    return value in [member.value for member in kind] or value in list(kind)
+    choices = kind if isinstance(kind, type) and issubclass(kind, Enum) else ()
+    return any(value in (choice, choice.value) for choice in choices)
 
 
 def _is_number(value: Any) -> bool:

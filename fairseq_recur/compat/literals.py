@@ -13,7 +13,7 @@ LONGEST = 2_000
 """The most entries of a list, or bits of a number, that a sum or a product makes."""
 
 LONGEST_TEXT = 200_000
-"""The most characters of an option's text, such as the sampling weights of a thousand languages."""
+"""The most characters of an option's text, such as the sampling weights of many language pairs."""
 
 CONTAINERS: dict[type, Function] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}
 SIGNS: dict[type, Function] = {ast.USub: operator.neg, ast.UAdd: operator.pos}

@@ -171,7 +171,7 @@ def test_a_test_sentence_that_is_too_long_for_the_model(refused: Refused, corpus
     lengths = [len(line.split()) + 1 for line in (corpus / "test.src").read_text().splitlines()]
     train = {**content(corpus)["train"], "max-source-positions": max(lengths)}
     assert refused({"train": train}) == ""
-    taken_back = {"gen-subset": None, "max-len-b": None}  # as if the flag were not there
+    taken_back = {"gen-subset": None}  # as if the flag were not there
     said = refused({"train": {**train, "max-source-positions": 1}, "generate": taken_back})
     assert "sentences of the subset test are longer" in said and "None" not in said
     said = refused({"train": {**train, "max-source-positions": max(lengths) - 1}})

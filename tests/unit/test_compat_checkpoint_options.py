@@ -76,10 +76,12 @@ def test_numbers_and_choices_of_a_criterion_stay(
     state = {"cfg": with_objects({"criterion": {"_name": "of_a_test", **options, **dropped}})}
     confine("model.pt", state, set())
     assert dict(state["cfg"]["criterion"]) == {"_name": "of_a_test", **options}
-    assert "in place of post_process='sentencepiece'. " in caplog.text
-    state["cfg"]["criterion"]["backend"] = "a_file"
-    confine("model.pt", state, set())
-    assert "backend" not in state["cfg"]["criterion"]
+    assert "in place of post_process='sentencepiece'; " in caplog.text
+    state["cfg"]["criterion"].update(backend="a_file", post_process="sentencepiece")
+    confine("model.pt", state, {"post_process"})  # which the user has given
+    assert dict(state["cfg"]["criterion"]) == {
+        "_name": "of_a_test", "weights": {"a": 0.1}, "post_process": "sentencepiece"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [dict, Namespace])
