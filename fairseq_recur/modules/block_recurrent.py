@@ -26,7 +26,9 @@ from fairseq_recur.ops.block_recurrent import rotary, state_gate
 
 
 class BlockAttention(nn.Module):
-    """Multi-head attention whose queries are normed, and whose projections have no biases.
+    """Multi-head attention that norms what attends, but not another sequence that it reads.
+
+    The projections of queries, keys and values have no biases; that of the output has one.
 
     Args:
         cfg: the host's configuration

@@ -168,8 +168,9 @@ class Context:
         source: the sentences behind *encoder_out*, if a part reads them, or None
         target_start: time of the first target position, when the source begins at time 0
         segments: of the source, for cross-attention over segments, or None
-        recurrence: (R, B, 2C or C) output of the recurrence encoder, or None
-        recurrence_padding: (B, R) bool or None
+        recurrence: (L', B, 2C or C) output of the recurrence encoder, or None; L' is S for birnn,
+            and R for biarn
+        recurrence_padding: (B, L') bool or None
         shared: what `once` has made
     """
 

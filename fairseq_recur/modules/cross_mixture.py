@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
-    """P of the cross-attention: P[t, j] = f(|start + t - j|) (Huang et al. 2023, appendix D.2).
+    """P of the cross-attention: P[t, j] = f(|start + t - j| / d) (Huang et al. 2023, appendix D.2).
 
     Target token t is at time start + t and source token j at time j. In text the start is 0. A
     forecaster's target begins inside or after its source (`Context.target_start`). Positions are

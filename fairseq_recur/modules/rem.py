@@ -178,7 +178,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         return torch.cat(decays), torch.cat(angles)
 
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
-        """F over lags (eq. 3); the unmasked matrix is symmetric: (H', L), and itself or None."""
+        """f over lags (entries of eq. 3): (H', L); and itself if unmasked (symmetric), or None."""
         decay, angle = self.heads_parameters()
         dilation = None if self.dilations == [1] else self.dilation
         past = self.kernel(decay, angle, self.sine, dilation, length, self.max_power)

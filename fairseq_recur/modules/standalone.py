@@ -247,6 +247,8 @@ class BiARNEncoder(nn.Module):
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return (B, R, 2C), a state per step, for *x* (B, L, C) and a padding mask or None.
 
+        The width is C with recurrence_width "half" or "projected". R is L with recurrence_steps=-1.
+
         Raises:
             ValueError: *x* is empty
         """

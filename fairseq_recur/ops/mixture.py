@@ -67,7 +67,8 @@ def mixed_map(
     Args:
         weights: A, (B, H, T, S) in float32 or higher
         value: (B, H, S, D)
-        matrix: P, (H, T, S) or (B, H, T, S), in float32 or higher
+        matrix: P, (H, T, S), (B, H, T, S), or (H, 1, S) for rows that share a position; in float32
+            or higher
         gate: g, (H, 1, 1), 0 for heads without a matrix
         dropout: probability of dropping an entry of A (0 outside training)
         drop_mixed: drop entries of the mixed map instead of entries of A

@@ -192,12 +192,12 @@ def attentive_recurrence(
 
 
 def gate(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """The gate lam = sigma(W_d D + W_r R + b), (..., G) (Hao et al., eqs. 15 and 17)."""
+    """The gate lam = sigma(W_d D + W_r R + b), (..., G) (Hao et al. 2019, eq. 17)."""
     return torch.sigmoid(d @ w_d.t() + r @ w_r.t() + bias)
 
 
 def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """The sum lam * D + (1 - lam) * R with the `gate` lam (Hao et al. 2019, eqs. 14, 15 and 17).
+    """The sum lam * D + (1 - lam) * R with the `gate` lam (Hao et al. 2019, eqs. 15 and 17).
 
     A gate of exactly 1 returns D bit for bit.
 

@@ -5,8 +5,9 @@ A head has a decay and an angle, and is the real or the imaginary part of a comp
     f(n) = decay^n cos(n angle)  or  decay^n sin(n angle),   n = lag / dilation >= 1
 
 A regular head (Huang et al. 2023, eq. 2) has decay lambda, which may be negative, and
-angle 0. A cyclical head has decay gamma and angle theta. P[i, j] = f(lag) is the matrix of
-eq. 3, and P V the output of the recurrences of eqs. 11 and 12 in the paper's appendix.
+angle 0. A cyclical head has decay gamma and angle theta. P[i, j] = f(lag / dilation), and 0 at
+lag 0 and off the dilation's grid, is the matrix of eq. 3. P V is the output of the recurrences of
+eqs. 11 (with lambda on the input, too, which is missing in print) and 12 in the paper's appendix.
 """
 
 import torch
@@ -24,10 +25,10 @@ def rem_kernel(
     length: int,
     max_power: int = 0,
 ) -> Tensor:
-    """The table f(lag): zero at lag 0, off the dilation's grid, and beyond the highest power.
+    """f(lag / dilation): zero at lag 0, off the dilation's grid, and beyond the highest power.
 
     The matrix of a dilated head is P kron I_d. In the paper's appendix, D - I (a diagonal of -1
-    for the sine) and the dilated exponents (1 off the grid) are misprints.
+    for the sine) and the dilated exponents (1 off the grid, but for the sine) are misprints.
 
     Args:
         decay: (H,) lambda or gamma

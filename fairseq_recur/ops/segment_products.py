@@ -98,7 +98,7 @@ class SegmentSoftmax:
     """The softmax of the attention within segments.
 
     Attributes:
-        mask: additive (R, N, 1, s); None if there is no padding
+        mask: additive (R, N, 1, s), for the compiled form (B, N, 1, s); None if there is no padding
         kept: (R, N, n, s) bool, True at weights that dropout keeps; None without dropout
         dropout: probability of dropping a weight
     """

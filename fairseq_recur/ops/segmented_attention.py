@@ -85,6 +85,8 @@ SMALLEST_NORM = 1e-6
 def key_norm(keys: Tensor, kind: str) -> Tensor | None:
     """norm(K), the L2 norm that replaces the softmax's divisor (Long et al. 2023, eq. 13).
 
+    At the paper's scale the norm of key channel j divides channel j of the output.
+
     Args:
         keys: (..., S, D) in float32 or higher, zero at padding
         kind: "key": over the positions, for each key channel, as in the published code;

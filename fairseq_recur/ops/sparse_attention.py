@@ -22,7 +22,7 @@ LONGEST = 2**16
 
 
 def most(length: int, factor: int) -> int:
-    """u = factor ceil(ln n) for a sentence of n positions, at least 1 and at most n."""
+    """u = factor ceil(ln n) for a sentence of n positions: at least 1 (0 of none), at most n."""
     return min(length, factor * max(1, math.ceil(math.log(min(max(length, 1), LONGEST)))))
 
 
@@ -89,7 +89,8 @@ def sampled_keys(
 def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts: Tensor) -> Tensor:
     """M(q) = max_s q k_s - sum_s q k_s / n over the sampled keys (Zhou et al. 2021, eq. 4).
 
-    The sum is divided by the length n, as in their code, and not by the number of samples.
+    The sum is divided by the length n, as in their code, and not by the number of samples. The
+    factor 1 / sqrt(D) of eq. 4 is left out: it does not change which queries are chosen.
 
     Args:
         query, key: (B, H, L, D)

@@ -1,7 +1,8 @@
 """The layer of a Block-Recurrent Transformer (Hutchins et al. 2022) as loops.
 
 Its structure is that of the public code that Huang et al. 2023 modified: four attentions with
-weights of their own, whose queries alone are normed, and two gates.
+weights of their own, each of which norms what attends but not another sequence that it reads,
+and two gates.
 """
 
 import math
@@ -64,7 +65,7 @@ class Network(NamedTuple):
 
 
 class BlockAttention(NamedTuple):
-    """Multi-head attention whose queries are normed.
+    """Multi-head attention that norms what attends, but not another sequence that it reads.
 
     Attributes:
         norm: (C,) weight of the `rms_norm`

@@ -53,7 +53,7 @@ def regular_recurrence(decay: Tensor, values: list[Tensor]) -> list[Tensor]:
 def cyclical_recurrence(
     decay: Tensor, angle: Tensor, values: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """z_t = gamma e^{i theta} (z_{t-1} + v_{t-1}): its real and imaginary parts (eq. 12)."""
+    """z_t = gamma e^{i theta} (z_{t-1} + v_{t-1}) (Huang et al. 2023, eq. 12): (Re z), (Im z)."""
     real, imaginary = torch.zeros_like(values[0]), torch.zeros_like(values[0])
     cosines, sines = [], []
     for t in range(len(values)):

@@ -68,8 +68,9 @@ def srformer_head(
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1 of Long et al. 2023 for one head: O_S and O_R, (T, D) each.
 
-    The queries are scaled. *current* is ablation IV of Table 3, and *neuron* off is ablation III.
-    *unit* is `ops.unit_scale`. *bias* (D,) is that of the neuron's linear layer.
+    The queries are scaled. With *unit*, which is `ops.unit_scale`, O_R scales them itself: it is
+    right in a call of its own, with queries that are not. *current* is ablation IV of Table 3, and
+    *neuron* off is ablation III. *bias* (D,) is that of the neuron's linear layer.
     """
 
     def limited(product: Tensor) -> Tensor:
