@@ -1,6 +1,7 @@
 """Command lines with hostile values for every flag, and their permitted outcomes."""
 
 import argparse
+import re
 import signal
 import tempfile
 from argparse import Namespace
@@ -86,6 +87,12 @@ def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterat
         for value in values:
             if not value.startswith("-"):
                 yield [name, *[value] * count]
+
+
+def names_a_flag_of(message: str, words: Sequence[str]) -> bool:
+    """Whether a message names one of the flags of a command line."""
+    given = re.findall(r"(?<!\S)--[a-z][\w-]*", " ".join(words))
+    return any(re.search(rf"{name}(?![\w-])", message) for name in given)
 
 
 class System:

@@ -4,10 +4,11 @@ The results are in DIR/other_sets/NAME, like those of the experiment's own test 
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 
@@ -27,12 +28,14 @@ from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, misread
 from fairseq_recur.locks import name_holder
 from fairseq_recur.scoring.generation import read_lines
-from fairseq_recur.text import MANY_UNKNOWN, build_codec
+from fairseq_recur.text import MANY_UNKNOWN, Codec, build_codec
 
 MARKS = {
     "sentencepiece": "\u2581", "wordpiece": "_", "subword_nmt": "@@", "@@": "@@", "@@ ": "@@"
 }  # fmt: skip
 """The marks of subwords, by the values of --remove-bpe."""
+DIVIDED = {"sentencepiece": re.compile(r"(?<!\S)\u2581"), "subword_nmt": re.compile(r"\S@@(?!\S)")}
+"""What only a divided line has, by the values of --bpe."""
 JOINED = ("\u2581", "_")
 """The marks of a word's beginning: without them, all words of a line are joined."""
 
@@ -46,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar=("NAME", "PREFIX"),
-        help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text if the experiment's `generate` has "
-        "bpe, otherwise subwords like those of its data; repeat the option for further sets",
+        help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text, or subwords like those of the "
+        "experiment's data, which it has to be if `generate` has no bpe; repeat the option for "
+        "further sets",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
 
@@ -125,12 +129,24 @@ def conversion(run: SystemRun) -> Conversion:
     refuses = parsed.task == "translation" and not parsed.truncate_source
     longest = parsed.max_source_positions if refuses else inf
     if codec.bpe is not None:
-        return Conversion(encode, lambda line: line, None, longest)
+        join = partial(joined, codec, DIVIDED.get(parsed.bpe))
+        return Conversion(lambda line: encode(join(line)), join, None, longest)
 
     def decode(line: str) -> str:
         return str(data_utils.post_process(line, parsed.post_process))
 
     return Conversion(encode, decode, MARKS.get(parsed.post_process), longest)
+
+
+def joined(codec: Codec, divided: re.Pattern[str] | None, line: str) -> str:
+    """Return the text of a line: as it is, or without its division into subwords.
+
+    Args:
+        codec: of the experiment
+        divided: what only a divided line has; None: no line is divided
+        line: of a test set
+    """
+    return line if divided is None or not divided.search(line) else codec.text(line)
 
 
 def check_subwords(

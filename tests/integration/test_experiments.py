@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
+import sentencepiece
 import torch
 import yaml
 from fairseq.data import Dictionary, data_utils
@@ -263,7 +264,7 @@ def test_a_test_set_that_a_metric_cannot_score_is_refused(
     assert main(["experiment", "score", str(tmp_path / "work"), *argv]) == 2
     said = capsys.readouterr().err
     assert f"--test blank, {tmp_path}/blank.tgt: PER: found 1 empty references" in said
-    assert not (tmp_path / "work/other_sets").exists()
+    assert not (tmp_path / "work/other_sets/blank").exists()
 
 
 def test_a_folder_that_was_renamed(
@@ -314,6 +315,29 @@ def test_the_text_of_another_test_set(corpus: Path) -> None:
     assert plain.longest == pieces.longest == 1024
     for flags in (["--truncate-source"], ["--task", "summarization"]):
         assert experiment_score.conversion(run(*flags)).longest == inf
+
+
+def test_a_divided_test_set_is_joined_first(corpus: Path, tmp_path: Path) -> None:
+    """So text and its subwords, by these codes or others, are the same test set."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b\nc d</w>\n")
+    with open(tmp_path / "model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["ab cd ab cd abc"] * 5), model_writer=file, vocab_size=10,
+            model_type="bpe", minloglevel=2,
+        )  # fmt: skip
+    for flags, divided in (
+        (["subword_nmt", "--bpe-codes", "codes"], ["ab@@ c cd", "a@@ b@@ c cd"]),
+        (["sentencepiece", "--sentencepiece-model", "model"], ["\u2581ab c \u2581cd"]),
+    ):
+        argv = ["generate", str(corpus / "bin"), "--path", "x", "--bpe", *flags[:-1]]
+        argv.append(str(tmp_path / flags[-1]))
+        text = experiment_score.conversion(SimpleNamespace(generate_argv=lambda argv=argv: argv))
+        pieces = text.encode("abc cd")
+        assert len(pieces.split()) > 2 and text.mark is None
+        for line in divided:
+            assert text.decode(line) == "abc cd" and text.encode(line) == pieces
+        for line in ("abc cd", "@@ -1 +1 @@", "a \u2014 b"):
+            assert text.decode(line) == line
 
 
 @pytest.mark.parametrize("kind, mark", experiment_score.MARKS.items())
