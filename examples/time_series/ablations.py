@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from cells import CELLS, HEADS, Cell, SeriesRun, Settings, names, series_run
-from errors import averages, of_run, read_expected
+from errors import of_run, read_expected, spreads
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import training_log
@@ -131,7 +131,7 @@ def heads_rows(results: Report) -> list[list[str]]:
         for cell, systems in results.items():
             ours, seeds = "", systems.get(counts, {})
             if seeds:
-                ours = f"{averages(seeds)[0]:.3f}"
+                ours, _ = spreads(seeds)
                 if len(seeds) < max(map(len, systems.values())):
                     ours += f" ({len(seeds)})"
             row += [ours, f"{paper[cell][counts]:.3f}"]
@@ -151,8 +151,8 @@ def gates_rows(systems: Report) -> list[list[str]]:
     names = list(next(iter(last.values())))
     table = [["initial mu", "MSE", "MAE", *names, "seeds"]]
     for mu, seeds in systems.items():
-        numbers = [*averages(seeds), *last[mu].values()]
-        table.append([mu, *(f"{x:.3f}" for x in numbers), str(len(seeds))])
+        gates_of_mu = [f"{x:.3f}" for x in last[mu].values()]
+        table.append([mu, *spreads(seeds), *gates_of_mu, str(len(seeds))])
     return table
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -10,11 +11,13 @@ from cells import HERE, SeriesRun, Settings, checksum, columns_in
 from linear import linear_errors
 
 from fairseq_recur.experiments.records import provenance
+from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring import tables
 
 COMMAND = "bash examples/time_series/run.sh"
 HEADER = ["cell", "system", "MSE", "paper", "MAE", "paper", "seeds"]
+DEVIATIONS = "± is the standard deviation over the seeds; in the paper's columns, over its five."
 
 Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
 """cell -> system -> seed -> {"mse": ..., "mae": ..., "seconds": ...}."""
@@ -40,14 +43,22 @@ def averages(of_seeds: dict[str, dict[str, Any]]) -> tuple[float, float]:
     return tuple(mean(run[name] for run in of_seeds.values()) for name in ("mse", "mae"))  # type: ignore[return-value]
 
 
+def spreads(of_seeds: dict[str, dict[str, Any]]) -> list[str]:
+    """MSE and MAE as mean ± standard deviation over the seeds; of one seed, its errors."""
+    return [spread([run[name] for run in of_seeds.values()], 3) for name in ("mse", "mae")]
+
+
 def rows(results: Results, linear: dict[str, Any]) -> list[list[str]]:
     """A row for each cell and system with a result; the linear baselines below."""
-    table, expected = [], read_expected()
+    table, expected, deviations = [], read_expected(), read_expected("deviations")
     for cell in dict.fromkeys([*expected, *results, *linear]):
         for system, of_seeds in results.get(cell, {}).items():
-            theirs = [f"{x:.3f}" for x in expected[cell][system]] if cell in expected else ["", ""]
-            pairs = [x for ours, x in zip(averages(of_seeds), theirs) for x in (f"{ours:.3f}", x)]
-            table.append([cell, system, *pairs, str(len(of_seeds))])
+            theirs = ["", ""]
+            if cell in expected:
+                pairs = zip(expected[cell][system], deviations[cell][system])
+                theirs = [f"{error:.3f} ± {deviation:.3f}" for error, deviation in pairs]
+            errors = chain(*zip(spreads(of_seeds), theirs))
+            table.append([cell, system, *errors, str(len(of_seeds))])
         for name, found in linear.get(cell, {}).items():
             row = [f"{found['mse']:.3f}", "", f"{found['mae']:.3f}", ""]
             table.append([cell, name, *row, ""])
@@ -109,7 +120,9 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
         return ""
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
-    remarks, found = [*missing(report), *wins(report["runs"])], weak(report["runs"])
+    remarks = [DEVIATIONS] if any("±" in line for line in lines) else []
+    remarks += [*missing(report), *wins(report["runs"])]
+    found = weak(report["runs"])
     if found:
         remarks += ["Models without matrices that are weaker than the paper's:", *found]
     return "\n".join([*lines, *(line for remark in remarks for line in ("", remark))])

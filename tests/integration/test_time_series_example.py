@@ -98,8 +98,11 @@ def test_dry_run(
     assert run.main([]) == 0
     printed = capsys.readouterr().out
     assert "8 of 8 runs done" in printed
-    assert re.search(r"ETTh1/24 +informer +0\.800 +0\.762 +0\.400 +0\.632 +2", printed)
-    assert re.search(r"ETTh1/24 +rsa_informer +0\.500 +0\.414 +0\.250 +0\.450 +2", printed)
+    for row in (
+        "informer 0.800 ± 0.000 0.762 ± 0.144 0.400 ± 0.000 0.632 ± 0.076 2",
+        "rsa_informer 0.500 ± 0.000 0.414 ± 0.014 0.250 ± 0.000 0.450 ± 0.012 2",
+    ):
+        assert f"\nETTh1/24 {row}\n" in re.sub(" +", " ", printed)
     assert re.search(r"ETTh1/48 +linear +0\.\d{3} +0\.\d{3}", printed)
     assert "better than informer in 4 of 4 comparisons; in the paper, in 4 of the" in printed
     assert "Without a result" not in printed
@@ -202,6 +205,7 @@ def test_another_series(
     assert main([]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"load1.csv/24/12/6 +rsa_log_sparse +0\.500 +0\.250 +1\n", printed)
+    assert "±" not in printed, "of one seed, and nothing of the paper"
     assert re.search(r"load1.csv/24/12/6 +dlinear +0\.\d{3} +0\.\d{3}\n", printed)
     assert "Without a result" not in printed
     results = json.loads((tmp_path / "work/results.json").read_text())
@@ -413,7 +417,8 @@ def test_gates_during_training(
     assert main(["gates"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"initial mu +MSE +MAE +cross_0 +encoder_0 +seeds", printed)
-    assert re.search(r"^-1 +0\.500 +0\.250 +0\.620 +0\.620 +2$", printed, re.M)
+    errors = r"0\.500 ± 0\.000 +0\.250 ± 0\.000"
+    assert re.search(rf"^-1 +{errors} +0\.620 +0\.620 +2$", printed, re.M)
     found = calls(tmp_path / "work" / "gates")
     assert {words["--horizon"] for words in found} == {"24"} and len(found) == 6
     record = json.loads((tmp_path / "work/gates/results.json").read_text())
@@ -433,6 +438,54 @@ def test_weak_baselines_are_named(modules: Any) -> None:
     assert found("informer", 0.907) == [
         "informer on ETTh1/24: MSE 0.907, the paper's 0.762 ± 0.144."
     ]
+
+
+def of_seeds(*errors: float) -> dict[str, dict[str, float]]:
+    """The results of seeds 1, 2 and so on; the MAE is half the MSE."""
+    return {str(n): {"mse": mse, "mae": mse / 2} for n, mse in enumerate(errors, 1)}
+
+
+def test_deviations_stand_beside_the_means(modules: Any) -> None:
+    """Of two seeds at least, in all tables; the paper's are always there."""
+    errors, ablations = modules("errors"), modules("ablations")
+    results = {"ETTh1/24": {"informer": of_seeds(0.8, 0.9), "rsa_informer": of_seeds(0.5)}}
+    several = ["0.850 ± 0.071", "0.762 ± 0.144", "0.425 ± 0.035", "0.632 ± 0.076", "2"]
+    one = ["0.500", "0.414 ± 0.014", "0.250", "0.450 ± 0.012", "1"]
+    found = errors.rows(results, {})
+    assert found == [["ETTh1/24", "informer", *several], ["ETTh1/24", "rsa_informer", *one]]
+    report = {"runs": results, "linear": {}, "settings": {"SYSTEMS": "informer", "CELLS": ""}}
+    assert "\n± is the standard deviation over the seeds" in errors.summary(report)
+    heads = {"ETTh1/24": {"8,0,0,0,0,0": of_seeds(0.8, 0.9), "6,1,1,0,0,0": of_seeds(0.5)}}
+    shown = [row[1] for row in ablations.heads_rows(heads)[1:3]]
+    assert shown == ["0.850 ± 0.071", "0.500 (1)"]
+
+
+def test_the_readme_has_the_table_of_its_record(modules: Any) -> None:
+    """The rows that `table` writes of the recorded trainings with three seeds."""
+    record = json.loads((EXAMPLE / "results" / "etth1_24.json").read_text())
+    lines = modules("errors").summary(record, markdown=True).splitlines()
+    table = "\n".join(line for line in lines if line.startswith("|"))
+    assert "0.830 ± 0.041" in table and f"\n{table}\n" in (EXAMPLE / "README.md").read_text()
+
+
+def test_cells_may_have_different_numbers_of_seeds(
+    data: Path, set_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The commands of README.md: one seed of all, three of some, one table."""
+    main = set_up(DATA=data, CELLS="ETTh1/24 ETTh1/168", SYSTEMS="informer")
+    assert main([]) == 0
+    with monkeypatch.context() as more:
+        more.setenv("SEEDS", "1 2 3")
+        more.setenv("CELLS", "ETTh1/24")
+        assert main([]) == 0
+    monkeypatch.setenv("SEEDS", "1 2 3")
+    capsys.readouterr()
+    assert main(["table"]) == 0
+    printed = re.sub(" +", " ", capsys.readouterr().out)
+    assert "ETTh1/24 informer 0.800 ± 0.000 0.762 ± 0.144" in printed
+    assert re.search(r"^ETTh1/168 informer 0.800 1.141 ± 0.022 .* 1$", printed, re.M)
+    assert [words["--seed"] for words in calls(tmp_path / "work")].count("1") == 2
 
 
 def test_every_command_is_one_of_fairseq(data: Path, modules: Any, tmp_path: Path) -> None:
