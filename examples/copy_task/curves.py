@@ -1,4 +1,4 @@
-"""The results of the trainings, as JSON, as a table and as the paper's figure 5."""
+"""The results of the trainings, as JSON and as a table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,10 @@ from trainings import CopyRun, Settings
 
 from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.files import write_text
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring import tables
 
 LEARNED = 0.99
 HEADER = ["length", "samples", "system", "accuracy", f"updates to {LEARNED}", "loss", "seeds"]
-HOSTS = ("brt_lm", "tlb_lm")
-STYLES = ("-", "--", ":", "-.")
 
 Results = list[dict[str, Any]]
 
@@ -89,32 +86,3 @@ def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, 
         write_text(work / "results.json", as_json(report))
         write_text(work / "results.md", page)
     return report
-
-
-def draw(results: Results, file: Path) -> None:
-    """Draw accuracies over lengths, and losses at the longest one, for each host with a result."""
-    hosts = [h for h in HOSTS if any(r["system"].endswith(h) for r in results)]
-    figure = new_figure(7.0 * len(hosts), 3.6)
-    panels = figure.subplots(1, 2 * len(hosts))
-    longest = max(result["length"] for result in results)
-    sizes = sorted({result["samples"] for result in results}, reverse=True)
-    for host, accuracy, loss in zip(hosts, panels[: len(hosts)], panels[len(hosts) :]):
-        accuracy.set(title=host, xlabel="length", ylabel="accuracy", ylim=(-0.02, 1.02))
-        loss.set(title=f"{host}, length {longest}", xlabel="updates", ylabel="loss")
-        for number, system in enumerate((host, f"rsa_{host}")):
-            for place, size in enumerate(sizes):
-                found = [r for r in results if (r["system"], r["samples"]) == (system, size)]
-                look = {"color": COLOURS[number], "linestyle": STYLES[place % len(STYLES)]}
-                lengths = sorted({r["length"] for r in found})
-                means = [mean(r["last"] for r in found if r["length"] == n) for n in lengths]
-                if found:
-                    label = f"{system}, {size:,}"
-                    accuracy.plot(lengths, means, marker="o", ms=4, label=label, **look)
-                for r in found:
-                    if r["length"] == longest:
-                        loss.plot(r["loss"]["updates"], r["loss"]["values"], lw=1, **look)
-        if accuracy.has_data():
-            accuracy.legend(frameon=False)
-    for panel in panels:
-        plain_axes(panel)
-    save(figure, file)

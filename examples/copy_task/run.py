@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import curves
+import figure
 import samples
 from trainings import HERE, CopyRun, copy_runs, read_settings
 
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     def report() -> str:
         results = curves.write(runs, settings, work)["runs"]
         if results:
-            curves.draw(results, work / "figure.png")
+            figure.draw(results, work / "figure.png")
         return curves.summary(results)
 
     jobs, devices = places(settings.jobs, runs[0])

@@ -47,7 +47,7 @@ if [ "$lines" -eq 21854 ] && [ "$(wc -l < "$work/text/valid.target")" -eq 2732 ]
 fi
 shift 2
 fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --show-validation \
-    "${published[@]}" \
+    ${published[@]+"${published[@]}"} \
     --set "data=$(yaml_text "$work/data-bin")" \
     --set "start=$(yaml_text "$work/model/model.pt")" \
     --set "score.reference=$(yaml_text "$work/text/test.target")" \

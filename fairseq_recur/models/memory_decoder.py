@@ -218,7 +218,8 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             x, _, _ = self.run(layer, x, context, False)
             x = bottleneck.read(index, x, state)
         known = torch.cat([known[:-1], x])  # the state reads what the layers made of the chunk
-        after = bottleneck.write(state, known) if bottleneck.ends_block(position) else state
+        ends = bottleneck.ends_block(position)
+        after = bottleneck.write(state, known, padding) if ends else state
         bottleneck.save(known, state, after, position, incremental_state)
         return x, after
 
@@ -232,7 +233,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         for index, layer in enumerate(self.layers):
             x, _, _ = self.run(layer, x, context, False)
             x = self.run(partial(bottleneck.read, index), x, state)
-        return x, self.run(bottleneck.write, state, x)
+        return x, self.run(bottleneck.write, state, x, padding)
 
     def segment_context(self, x: Tensor, padding: Padding | None, remembered: int) -> Context:
         """The context of a segment, for the layers.

@@ -50,8 +50,19 @@ class BlockAttention(nn.Module):
         self.out_proj = nn.Linear(inner, width)
         self.dropout_module = FairseqDropout(cfg.attention_dropout, module_name=type(self).__name__)
 
-    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
-        """Attend from *x* (B, T, C) to *source* (B, S, C), or to itself: (B, T, C)."""
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, visible: Tensor | None = None
+    ) -> Tensor:
+        """Attend from *x* to another sequence or to itself.
+
+        Args:
+            x: (B, T, C)
+            source: (B, S, C), or None
+            visible: the keys that are read, as in `visible_keys`, or None for all
+
+        Returns:
+            (B, T, C)
+        """
         x = self.norm(x)
         read = x if source is None else source
         q = self.split(self.q_proj(x))
@@ -59,7 +70,7 @@ class BlockAttention(nn.Module):
         if self.rotated:
             q, k = rotary(q, self.rotated), rotary(k, self.rotated)
         dropout = probability(self.dropout_module)
-        heads = dot_product_attention(q, k, v, None, dropout, self.causal)
+        heads = dot_product_attention(q, k, v, visible, dropout, self.causal)
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:

@@ -16,9 +16,11 @@ from fairseq_recur.modules.block_recurrent import (
     block_length,
     too_long,
 )
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.text_memory import TextMemory
+from fairseq_recur.ops.padding import visible_keys
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.transformer_xl import sinusoids
 
@@ -35,9 +37,9 @@ class LatentBlock(nn.Module):
         )
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:
-        """(B, T, C) that attends to *source* (B, S, C)."""
-        x = x + self.dropout_module(self.attention(x, source))
+    def forward(self, x: Tensor, source: Tensor, visible: Tensor | None = None) -> Tensor:
+        """(B, T, C) that attends to *source* (B, S, C), or to what is *visible* of it."""
+        x = x + self.dropout_module(self.attention(x, source, visible))
         return x + self.dropout_module(self.network(x))
 
 
@@ -46,7 +48,7 @@ class LatentBottleneck(FreshWeights, RecurrentBlocks):
 
     A chunk's layers see the chunk. After every few of them a block reads the state, and after the
     last one the state reads the chunk. So a position sees earlier chunks only through the state.
-    The state of a new text is a code of its vectors' numbers.
+    The state of a new text is a code of its vectors' numbers. It stays while a text is padded.
     """
 
     slot = "latent bottleneck"
@@ -80,10 +82,18 @@ class LatentBottleneck(FreshWeights, RecurrentBlocks):
             return x
         return self.readers[number - 1](x.transpose(0, 1), state).transpose(0, 1)
 
-    def write(self, state: Tensor, x: Tensor) -> Tensor:
-        """The state (B, N, C) after a chunk *x* (T, B, C)."""
-        state = self.writer(state, x.transpose(0, 1))
-        return nn.functional.rms_norm(state, (self.width,), eps=1e-6) if self.normed else state
+    def write(self, state: Tensor, x: Tensor, padding: Padding | None) -> Tensor:
+        """The state (B, N, C) after a chunk *x* (T, B, C), of which the padding is not read."""
+        empty: Tensor | None = None
+        visible: Tensor | None = None
+        if padding is not None:
+            # Rows of padding alone read it, as no softmax is over nothing, and keep their state.
+            empty = padding.mask.all(dim=1, keepdim=True)
+            visible = visible_keys(padding.mask & ~empty)
+        after = self.writer(state, x.transpose(0, 1), visible)
+        if self.normed:
+            after = nn.functional.rms_norm(after, (self.width,), eps=1e-6)
+        return after if empty is None else torch.where(empty.unsqueeze(2), state, after)
 
 
 class LatentMemory(TextMemory):

@@ -20,7 +20,8 @@ from tests.docs.commands import parse
 from tests.running import USER_DIR
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "copy_task"
-MODULES = ("run", "curves", "samples", "trainings")
+RECORDS = sorted((EXAMPLE / "results").glob("*.json"))
+MODULES = ("run", "curves", "figure", "samples", "trainings")
 SMALL = {"LENGTHS": "24", "SAMPLES": "32", "UPDATES": "3", "WIDTH": "16", "CHUNK": "8"}
 """Two epochs of two updates."""
 
@@ -100,23 +101,106 @@ def test_the_other_samples_repeat_a_sequence_once(modules: Callable[[str], Any])
     assert [samples.possible("duplicate", n) for n in (12, 24)] == [11_000, 11_111_000_000]
 
 
-@pytest.mark.parametrize(
-    "systems, titles",
-    [
-        (["tlb_lm", "rsa_tlb_lm"], ["tlb_lm", "tlb_lm, length 24"]),
-        (["rsa_brt_lm", "tlb_lm"], ["brt_lm", "tlb_lm", "brt_lm, length 24", "tlb_lm, length 24"]),
-    ],
-)
-def test_a_figure_has_no_panel_of_a_model_without_result(
-    systems: list[str], titles: list[str], modules: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    curves, figures = modules("curves"), []
-    monkeypatch.setattr(curves, "save", lambda figure, file: figures.append(figure))
+@pytest.fixture
+def drawn(
+    modules: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[list[dict[str, Any]]], Any]:
+    """Draw results, and return the figure."""
+    module, figures = modules("figure"), []
+    monkeypatch.setattr(module, "save", lambda figure, file: figures.append(figure))
+
+    def draw(results: list[dict[str, Any]]) -> Any:
+        module.draw(results, Path("figure.png"))
+        return figures[-1]
+
+    return draw
+
+
+def result(system: str, length: int = 24, *after: int) -> dict[str, Any]:
+    """The result of a training with an accuracy of 0.1 times its updates, after some of them."""
+    updates = [*after] or [2, 4]
+    accuracy = {"updates": updates, "values": [n / 10 for n in updates]}
     loss = {"updates": [1, 2], "values": [2.0, 1.0]}
-    shared = {"length": 24, "samples": 32, "last": 0.5, "loss": loss}
-    curves.draw([{"system": name, **shared} for name in systems], Path("figure.png"))
-    assert [panel.get_title() for panel in figures[0].axes] == titles
+    cell = {"length": length, "samples": 32, "system": system, "seed": 1}
+    return {**cell, "accuracy": accuracy, "loss": loss}
+
+
+def titles(figure: Any) -> list[str]:
+    return [panel.get_title() for panel in figure.axes]
+
+
+def curves_of(panel: Any) -> dict[str, list[float]]:
+    """What a panel of accuracies over lengths shows, by the labels of the curves."""
+    return {bars.get_label(): [*bars.lines[0].get_ydata()] for bars in panel.containers}
+
+
+def test_accuracies_of_one_length_are_drawn_over_the_updates(drawn: Callable[..., Any]) -> None:
+    """Only for the models with a result."""
+    figure = drawn([result("tlb_lm"), result("rsa_tlb_lm")])
+    assert titles(figure) == ["tlb_lm, length 24"] * 2
+    assert [[*line.get_xydata()[1]] for line in figure.axes[0].lines] == [[4, 0.4]] * 2
+    figure = drawn([result("rsa_brt_lm"), result("tlb_lm")])
+    assert titles(figure) == ["brt_lm, length 24"] * 2 + ["tlb_lm, length 24"] * 2
+
+
+def test_accuracies_over_lengths_are_those_after_equally_many_updates(
+    drawn: Callable[..., Any],
+) -> None:
+    """The most that all have; the last ones where they have none in common."""
+    short, long = result("tlb_lm", 24, 2, 4), result("tlb_lm", 36, 2, 3)
+    figure = drawn([short, long])
+    assert titles(figure) == ["tlb_lm, after 2 updates", "tlb_lm, length 36"]
+    assert curves_of(figure.axes[0]) == {"tlb_lm, 32 samples": [0.2, 0.2]}
+    figure = drawn([short, result("tlb_lm", 36, 3)])
+    assert titles(figure)[0] == "tlb_lm, after the last update"
+    assert curves_of(figure.axes[0]) == {"tlb_lm, 32 samples": [0.4, 0.3]}
+
+
+def test_the_records_are_one_figure(modules: Callable[[str], Any], drawn: Any) -> None:
+    """All lengths, both numbers of samples, and the losses of all of them at 512."""
+    results = modules("figure").read(RECORDS)
+    figure = drawn(results)
+    after, longest = "after 800 updates", "length 512"
+    assert titles(figure) == [
+        f"{x}_lm, {what}" for x in ("brt", "tlb") for what in (after, longest)
+    ]
+    for host, left, right in (("brt_lm", *figure.axes[:2]), ("tlb_lm", *figure.axes[2:])):
+        labels = [f"{n}, {s} samples" for n in (host, f"rsa_{host}") for s in ("12,800", "6,400")]
+        found = curves_of(left)
+        assert [*found] == labels and {len(values) for values in found.values()} == {4}
+        assert [text.get_text() for text in right.get_legend().get_texts()] == labels
+        assert len(right.lines) == 4
+    at_128 = [r["accuracy"]["values"][1] for r in results
+              if (r["system"], r["length"], r["samples"]) == ("tlb_lm", 128, 6400)]  # fmt: skip
+    assert len(at_128) == 3
+    assert found["tlb_lm, 6,400 samples"][0] == pytest.approx(sum(at_128) / 3)
+    assert found["rsa_tlb_lm, 12,800 samples"] == [0.79336, 0.77192, 0.82397, 0.83189]
+
+
+def test_the_figure_is_drawn_from_files_that_fit(
+    modules: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, record = modules("figure").main, json.loads(RECORDS[0].read_text())
+    figure, first, file = tmp_path / "a.png", RECORDS[0], tmp_path / "other.json"
+    assert main([*map(str, RECORDS), str(figure)]) == 0 and figure.stat().st_size > 1000
+    capsys.readouterr()
+    run = f"{record['runs'][0]['length']}, {record['runs'][0]['samples']}"
+    other = {**record["settings"], "WIDTH": "64", "UPDATES": "7"}
+    for content, said in (
+        ({**record, "settings": other}, f"{file} was trained with another WIDTH; "),
+        (record, f"{file} has a run of an earlier file: {run}, {record['runs'][0]['system']}, 1"),
+        ({**record, "runs": []}, f"{file} has no finished runs"),
+        ({**record, "runs": [{"system": "tlb_lm"}]}, f"{file} is not one"),
+        ([], f"{file} is not one"),
+    ):
+        file.write_text(json.dumps(content))
+        assert main([str(first), str(file), str(tmp_path / "b.png")]) == 2
+        assert said in capsys.readouterr().err
+    assert main([str(first), "gone", str(tmp_path / "b.png")]) == 2
+    assert "cannot read gone: No such file" in capsys.readouterr().err
+    assert main([str(first), str(tmp_path / "b.text")]) == 2
+    assert "Format 'text' is not supported" in capsys.readouterr().err
+    assert not (tmp_path / "b.png").exists()
 
 
 @pytest.mark.slow

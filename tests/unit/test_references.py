@@ -166,7 +166,10 @@ def latent_chunks(
 def test_latent_bottleneck(
     make_model: Build, size: int, every: int, known: bool, norm: str
 ) -> None:
-    """Seven positions, so that the last chunk is not full; the second row has five real ones."""
+    """Seven positions, so that the last chunk is not full; the second row has five real ones.
+
+    Its state is that of these five, whether a chunk is padded at its end or as a whole.
+    """
     flags = f"--latent-chunk {size} --latent-every {every} --latent-states 4 --tokens-per-sample 9"
     flags += f" --latent-state-norm {norm}"
     decoder = build(make_model, "tlb_lm_tiny", *small("tlb"), *flags.split()).decoder
@@ -175,11 +178,11 @@ def test_latent_bottleneck(
     out, after = decoder.read_chunks(x, words, state if known else None, None)
     first = [list(state[b]) if known else naive.latent_code(4, x[0, 0]) for b in range(2)]
     tokens, states = latent_chunks(decoder, list(x[:, 0]), first[0], size, every)
-    others, _ = latent_chunks(decoder, list(x[:5, 1]), first[1], size, every)
+    others, last = latent_chunks(decoder, list(x[:5, 1]), first[1], size, every)
     inputs = [x, *decoder.layers.parameters(), *decoder.bottleneck.parameters()]
     inputs += [state] if known else []
-    fast = joined([out[:, 0], after[0], out[:5, 1]])
-    assert_same(fast, joined([*tokens, *states, *others]), inputs)
+    fast = joined([out[:, 0], after[0], out[:5, 1], after[1]])
+    assert_same(fast, joined([*tokens, *states, *others, *last]), inputs)
 
 
 # ---- the self-attention of Transformer-XL

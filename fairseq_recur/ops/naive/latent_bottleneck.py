@@ -57,7 +57,7 @@ def latent_chunks(
     chunk sees earlier ones through the state alone.
 
     Args:
-        tokens: T of (C,)
+        tokens: T of (C,), the real ones: padding changes nothing, also not the state
         state: N of (C,) after the segment before, or the `latent_code` of a new text
         size: positions of a chunk; the last one may be shorter
         layers: of the host, from the bottom
