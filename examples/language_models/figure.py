@@ -15,11 +15,11 @@ COLOUR_OF = dict(zip(SYSTEMS, COLOURS))
 def draw(results: Results, file: Path) -> None:
     """Draw three panels: every system, the measure over the share, and the gates over the layers.
 
-    The last two are the middle and the right panel of the paper's figure 4. A panel without data
-    is left out.
+    The last two are the middle and the right panel of the paper's figure 4; there shares of the
+    text are compared over the seeds that all of them have. A panel without data is left out.
     """
     panels = [draw_systems]
-    if any(len(shares_of(results, system)) > 1 for system in SYSTEMS):
+    if common_seeds(results):
         panels.append(draw_shares)
     if any(gates(seeds) for found in results["runs"].values() for seeds in found.values()):
         panels.append(draw_gates)
@@ -51,26 +51,44 @@ def shares_of(results: Results, system: str) -> list[int]:
     return sorted(int(share) for share, found in results["runs"].items() if system in found)
 
 
+def compared(results: Results) -> list[str]:
+    """Return the systems with several shares."""
+    return [system for system in SYSTEMS if len(shares_of(results, system)) > 1]
+
+
+def common_seeds(results: Results) -> list[str]:
+    """Return the seeds that every system with several shares has with each of its shares."""
+    systems, runs = compared(results), results["runs"].values()
+    seeds = [{*found[system]} for found in runs for system in systems if system in found]
+    return sorted(set.intersection(*seeds), key=int) if seeds else []
+
+
 def draw_shares(axis: Any, results: Results) -> None:
-    """Mean and range over the seeds, for the systems with several shares."""
-    runs, name = results["runs"], measure(results)
-    for system in SYSTEMS:
+    """Mean and range over the common seeds, for the systems with several shares."""
+    runs, name, seeds = results["runs"], measure(results), common_seeds(results)
+    for system in compared(results):
         shares = shares_of(results, system)
-        if len(shares) < 2:
-            continue
-        of_seeds = [values(runs[str(share)][system], name) for share in shares]
+        found = [runs[str(share)][system] for share in shares]
+        of_seeds = [[each[seed][name] for seed in seeds] for each in found]
         means = [mean(each) for each in of_seeds]
         axis.errorbar(
             shares, means, yerr=ranges(means, of_seeds), marker="o", ms=4, capsize=3, label=system,
             color=COLOUR_OF[system],
         )  # fmt: skip
-    axis.set(title="less training text", xlabel="% of the training text", ylabel=name)
+    title = f"less training text, {'seeds' if seeds[1:] else 'seed'} {', '.join(seeds)}"
+    axis.set(title=title, xlabel="% of the training text", ylabel=name)
 
 
 def draw_gates(axis: Any, results: Results) -> None:
-    """A line for each mixture with the whole text; paler, broken ones for the other shares."""
+    """A line for each mixture with the whole text; paler, broken ones for the other shares.
+
+    It is the mean over the seeds, of a system with several shares over the common ones.
+    """
+    common, systems = common_seeds(results), compared(results)
     for share, of_systems in results["runs"].items():
         for system, of_seeds in of_systems.items():
+            if common and system in systems:
+                of_seeds = {seed: of_seeds[seed] for seed in common}
             by_layer = gates(of_seeds)
             if not by_layer:
                 continue

@@ -31,8 +31,23 @@ esac
 
 WORK="${WORK:-$HERE/work/full}/$set"
 case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
-ARCH="${ARCH:-xl_lm_$set}" SEED="${SEED:-1}"
-RUN="${RUN:-$ARCH}"
+ARCH="${ARCH:-xl_lm_$set}" SEED="${SEED:-1}" SHARE="${SHARE:-100}" LINE_ENDS="${LINE_ENDS:-drop}"
+text=''
+case "$LINE_ENDS" in
+    drop) ;;
+    keep) text=-lines ;;
+    *) fail "LINE_ENDS=$LINE_ENDS: expected drop or keep" ;;
+esac
+if [ "$LINE_ENDS" = keep ] && [ "$set" != enwik8 ]; then
+    fail "LINE_ENDS=keep has no effect on $set, only on enwik8; unset LINE_ENDS"
+fi
+number SHARE
+if [ "${#SHARE}" -gt 3 ] || [ "$SHARE" -gt 100 ]; then
+    fail "SHARE=$SHARE: expected at most 100, the part of the training set in %"
+fi
+if [ "$SHARE" != 100 ]; then text="$text-$SHARE"; fi
+data="$WORK/data-bin$text"
+RUN="${RUN:-$ARCH$text}"
 case "$ARCH" in
     *_lm_"$set") ;;
     *) fail "ARCH=$ARCH does not fit $set; expected a name such as rsa_xl_lm_$set" ;;
@@ -49,16 +64,18 @@ need() {
 }
 
 prepare() {
-    local mirror=()
-    if [ -n "${LM_MIRROR:-}" ]; then mirror=(--mirror "$LM_MIRROR"); fi
+    local flags=()
+    if [ "$SHARE" != 100 ]; then flags+=(--share "$SHARE"); fi
+    if [ "$LINE_ENDS" = keep ]; then flags+=(--keep-line-ends); fi
+    if [ -n "${LM_MIRROR:-}" ]; then flags+=(--mirror "$LM_MIRROR"); fi
     call env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" "$HERE/prepare.py" \
-        "$set" --work-dir "$WORK" ${mirror[@]+"${mirror[@]}"}
+        "$set" --work-dir "$WORK" ${flags[@]+"${flags[@]}"}
 }
 
 # Plan the model. fairseq's adaptive softmax cannot be traced, so that of WikiText-103
 # is planned as a softmax over its first band.
 plan() {
-    local arch="$ARCH" vocabulary=207 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"
+    local arch="$ARCH" vocabulary=208 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"
     local precision="${PRECISION:-auto}"
     if [ "$gpus" = 0 ]; then gpus=1; fi
     if [ "$precision" = auto ]; then precision=bf16; fi
@@ -77,7 +94,7 @@ plan() {
 
 # data_key: print the key of the data; nothing if there are none and commands are only printed
 data_key() {
-    if ! printing || [ -f "$WORK/data-bin/.key" ]; then cat "$WORK/data-bin/.key"; fi
+    if ! printing || [ -f "$data/.key" ]; then cat "$data/.key"; fi
 }
 
 train() {
@@ -102,7 +119,7 @@ train() {
         --validate-interval-updates 4000 --keep-interval-updates 1 --no-epoch-checkpoints
         --log-format json --log-interval 200
     )
-    need "$WORK/data-bin" prepare
+    need "$data" prepare
     given="$(printf '%q ' "${flags[@]}" "$@")"
     settings="$(printf '%q ' "$(data_key)")$given"
     if [ ! -f "$folder/settings" ] || [ "$(cat "$folder/settings")" != "$given" ]; then
@@ -110,7 +127,7 @@ train() {
     elif ! printing; then
         echo "$settings" > "$folder/settings" # of an earlier version, without the key
     fi
-    launch "$WORK/data-bin" "${flags[@]}" --save-dir "$folder" \
+    launch "$data" "${flags[@]}" --save-dir "$folder" \
         --log-file "$folder/train.log" "$@"
 }
 
@@ -123,7 +140,7 @@ evaluate() {
     # A state that goes on after each segment has learned to do so at the pace of the training.
     case "$ARCH" in *brt_lm_*) test_tokens="$tokens" ;; esac
     need "$folder/checkpoint_best.pt" train
-    call fairseq-recur eval-lm "$WORK/data-bin" --task language_modeling_with_memory \
+    call fairseq-recur eval-lm "$data" --task language_modeling_with_memory \
         --path "$folder/checkpoint_best.pt" --gen-subset test --tokens-per-sample "$test_tokens" \
         --batch-size 10 --model-overrides "$longer" ${device[@]+"${device[@]}"} "$@"
 }

@@ -7,8 +7,10 @@ Finished steps are not repeated. README.md explains the data.
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -51,16 +53,17 @@ CHUNK = 1 << 20
 """Tokens that are written at once. Where they are cut means nothing: a set is read as one text."""
 
 
-def write_bytes(raw: Path, held_out: int, folder: Path) -> None:
-    """Write a file's bytes as fairseq's binary data: one token a byte.
+def write_bytes(raw: Path, held_out: int, folder: Path, keep_line_ends: bool = False) -> None:
+    """Write a file's bytes as fairseq's binary data: one token a byte, but none a line's end.
 
-    A token is called by the byte's number, and the end of a line is fairseq's own. Bytes that the
-    training set lacks are unknown.
+    A token is called by the byte's number. Bytes that the training set lacks are unknown. The code
+    of Dai et al. leaves line ends out, too.
 
     Args:
         raw: the file
         held_out: bytes of the validation and of the test set
         folder: gets dict.txt and the three sets
+        keep_line_ends: write them, as fairseq's own end of a line
 
     Raises:
         ConfigError: the file is too short
@@ -82,17 +85,43 @@ def write_bytes(raw: Path, held_out: int, folder: Path) -> None:
     table[ord("\n")] = words.eos()
     for part, begin, end in zip(SETS, ends, ends[1:]):
         builder = indexed_dataset.make_builder(str(folder / f"{part}.bin"), "mmap", len(words))
-        for first in range(begin, end, CHUNK):
-            builder.add_item(
-                table[torch.from_numpy(content[first : min(end, first + CHUNK)]).long()]
-            )
+        read = content[begin:end]
+        if not keep_line_ends:
+            read = read[read != ord("\n")]
+        for first in range(0, len(read), CHUNK):
+            builder.add_item(table[torch.from_numpy(read[first : first + CHUNK]).long()])
         builder.finalize(str(folder / f"{part}.idx"))
 
 
+def write_share(whole: Path, share: int, folder: Path) -> None:
+    """Write the beginning of a training set, with the other sets and the dictionary as they are.
+
+    Args:
+        whole: folder of binary data
+        share: in %, rounded down to a token
+        folder: gets the same files
+    """
+    words = Dictionary.load(str(whole / "dict.txt"))
+    data = indexed_dataset.make_dataset(str(whole / "train"), "mmap")
+    left = int(data.sizes.sum()) * share // 100
+    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", len(words))
+    for item in data:
+        if not left:
+            break
+        builder.add_item(item[:left])
+        left -= len(item[:left])
+    builder.finalize(str(folder / "train.idx"))
+    for file in (whole / "dict.txt", *whole.glob("valid.*"), *whole.glob("test.*")):
+        shutil.copy(file, folder)
+
+
 def prepare(
-    name: str, work: Path, mirror: str | None = None, workers: int = 1, held_out: int = HELD_OUT
-) -> None:
-    """Do all steps that are not done: WORK/data-bin.
+    name: str, work: Path, mirror: str | None = None, workers: int = 1, held_out: int = HELD_OUT,
+    share: int = 100, keep_line_ends: bool = False,
+) -> None:  # fmt: skip
+    """Do all steps that are not done: WORK/data-bin, and data-bin-SHARE for a part of it.
+
+    Data with line ends are in data-bin-lines instead.
 
     Args:
         name: a key of `ARCHIVES`
@@ -100,6 +129,8 @@ def prepare(
         mirror: a folder, or an address, with the archive
         workers: number of processes
         held_out: bytes of the validation and of the test set of enwik8 and text8
+        share: of the training set, in %
+        keep_line_ends: of enwik8
 
     Raises:
         ConfigError: the archive is not to be had, or is another file
@@ -120,9 +151,14 @@ def prepare(
             if name == "wikitext103":
                 binarize(folder, (), prefixes, workers, ["--padding-factor", "1"])
             else:
-                write_bytes(text.folder / name, held_out, folder)
+                write_bytes(text.folder / name, held_out, folder, keep_line_ends)
 
-        step(work, "data-bin", [text, held_out], make)
+        place = "data-bin-lines" if keep_line_ends else "data-bin"
+        of_lines = [keep_line_ends] if name == "enwik8" else []
+        whole = step(work, place, [text, held_out, *of_lines], make)
+        if share < 100:
+            made = partial(write_share, whole.folder, share)
+            step(work, f"{place}-{share}", [whole, share], made)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -134,9 +170,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes"
     )
+    parser.add_argument(
+        "--share", type=int, default=100, choices=range(1, 101), metavar="PERCENT",
+        help="of the training set (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-line-ends", action="store_true", help="of enwik8, which the paper leaves out"
+    )
     args = parser.parse_args(words)
+    if args.keep_line_ends and args.name != "enwik8":
+        parser.error(f"--keep-line-ends has no effect on {args.name}, only on enwik8; leave it out")
     try:
-        prepare(args.name, args.work_dir, args.mirror, args.workers)
+        prepare(
+            args.name, args.work_dir, args.mirror, args.workers, share=args.share,
+            keep_line_ends=args.keep_line_ends,
+        )  # fmt: skip
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

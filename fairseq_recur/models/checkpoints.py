@@ -14,6 +14,7 @@ from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
+from fairseq_recur.modules.learned_matrices import FullMatrix
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
 
@@ -79,6 +80,8 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
         kept = tuple(f"{name}." for name, module in modules if isinstance(module, StreamMemory))
     for name in [name for name in weights if is_memory(name) and not name.startswith(kept)]:
         del weights[name]
+    if from_checkpoint():
+        fit_matrices(model, weights)
     for name in list(weights):
         for old, new in OLD_MODULES.items():
             if old in name:
@@ -102,6 +105,13 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
                 f"initialised fresh, as the checkpoint does not have it: {part} "
                 f"({len(own)} tensors, {size:,} values)"
             )
+
+
+def fit_matrices(model: BaseFairseqModel, weights: Weights) -> None:
+    """Give learned matrices the shape of a checkpoint's: evaluation may have another memory."""
+    for name, module in model.named_modules():
+        if isinstance(module, FullMatrix) and f"{name}.weight" in weights:
+            module.fit(weights[f"{name}.weight"])
 
 
 def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
@@ -178,6 +188,12 @@ def misfits(model: BaseFairseqModel, weights: Weights) -> str:
             "its table of positions has another size: give the checkpoint's, without its two "
             "further rows, as --max-source-positions and --max-target-positions; longer texts "
             "need another model, such as T5"
+        )
+    elif lines == shapes and all("mixture.weight" in s for s in shapes):
+        remedy = (
+            "its learned matrices have another size: give the --memory-length and the "
+            "--learned-matrix-length of its training; with a memory, square ones are of an earlier "
+            "version, which had rows for the memory, too: train again, or use that version"
         )
     else:
         remedy = (

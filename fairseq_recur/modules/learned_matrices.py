@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.mixture import LagMixture, Mixture, with_room
+from fairseq_recur.modules.context import Context, Padding
+from fairseq_recur.modules.mixture import LagMixture, Mixture, normalised
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
@@ -18,6 +18,9 @@ from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
+
+if TYPE_CHECKING:
+    from fairseq_recur.modules.self_attention import SelfAttention
 
 
 def length_option() -> Any:
@@ -76,7 +79,11 @@ class FullMatrix(Mixture):
     """P[i, j] learned for every pair of positions and head ("FL" in figure 4).
 
     A position is counted in real tokens, so that padding changes nothing. Positions beyond
-    ``--learned-matrix-length`` have the entry 0.
+    ``--learned-matrix-length`` L have the entry 0.
+
+    With a memory of M positions, the matrix has T = L - M rows, for the positions of a segment,
+    and L columns, of which the last T are for the same positions. So a memory that is still filling
+    has the last of the M columns before them, and what a longer one holds beyond M has the entry 0.
     """
 
     about = "for comparison: a learned value per pair of positions"
@@ -91,8 +98,11 @@ class FullMatrix(Mixture):
 
     def __init__(self, cfg: TransformerConfig, side: str) -> None:
         super().__init__(cfg, side)
+        remembers = reads_memory(cfg, side)
+        self.segment = int(cfg.tokens_per_sample) if remembers else 0
         length = cfg.learned_matrix_length
-        self.weight = nn.Parameter(torch.zeros(self.heads, length, length))
+        rows = length - min(cfg.memory_length, length) if remembers else length
+        self.weight = nn.Parameter(torch.zeros(self.heads, rows, length))
         exempt_from_decay(*self.parameters())
 
     @classmethod
@@ -101,56 +111,84 @@ class FullMatrix(Mixture):
         yield from super().problems(cfg, side)
         if side == "decoder" and getattr(cfg, "memory_same_length", False):
             yield (
-                "--memory-same-length moves the positions of full_matrix at every step; leave it "
-                "out, or choose toeplitz, which depends on lags"
+                "--memory-same-length counts lags, and full_matrix positions; leave it out, or "
+                "choose toeplitz, which depends on lags"
             )
 
     @classmethod
     def zero_with(cls, memory: type[TextMemory], cfg: Any) -> Iterator[str]:
-        """As in `Mixture.zero_with`: positions of a segment are counted after those in memory."""
+        """As in `Mixture.zero_with`: without a row, all of the matrix is zero."""
         if memory.of_positions and cfg.learned_matrix_length <= cfg.memory_length:
             yield (
-                f"--learned-matrix-length {cfg.learned_matrix_length}: full_matrix counts from the "
-                f"first position in the memory, so with --memory-length {cfg.memory_length} it is "
-                "zero once the memory is full; give the sum of --memory-length and "
-                "--tokens-per-sample"
+                f"--learned-matrix-length {cfg.learned_matrix_length}: full_matrix has a row for "
+                f"each position beyond --memory-length {cfg.memory_length}, so it has none; give "
+                "the sum of --memory-length and --tokens-per-sample"
             )
 
+    def fit(self, weight: Tensor) -> None:
+        """Take the shape of a checkpoint's *weight*, if its memory had another length in training.
+
+        A square one is left to fail: earlier versions had rows for the positions in the memory.
+        """
+        if self.segment and weight.dim() == 3 and weight.size(1) < weight.size(2):
+            self.weight.data = self.weight.new_zeros(self.heads, *weight.shape[1:])
+
+    @property
+    def held(self) -> int:
+        """M, the columns before the segment; 0 without a memory."""
+        return self.weight.size(2) - self.weight.size(1)
+
+    def learned(self) -> Tensor:
+        """All rows and columns, in float32 or more, with what no position reads set to 0."""
+        weight = at_least_float32(self.weight)
+        if self.causal:
+            return weight.tril(self.held - 1)
+        return weight - torch.diag_embed(weight.diagonal(dim1=-2, dim2=-1))
+
     def matrix(self, queries: int, keys: int) -> Tensor:
-        """The first *keys* rows and columns, of them the last *queries* rows; diagonal 0."""
-        length = self.weight.size(-1)
-        square = at_least_float32(self.weight)[:, :keys, :keys]
-        square = (
-            square.tril(-1)
-            if self.causal
-            else square - torch.diag_embed(square.diagonal(dim1=-2, dim2=-1))
-        )
-        if keys > length:
-            square = F.pad(square, (0, keys - length, 0, keys - length))
-        return square[:, keys - queries :]
+        """P (H, T, S): the segment's first *queries* rows; without a memory, the last of *keys*."""
+        size, older = (queries, keys - queries - self.held) if self.segment else (keys, 0)
+        more = size - self.weight.size(1)
+        # A negative number cuts off.
+        return F.pad(self.learned(), (older, more, 0, more))[:, size - queries :]
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`."""
-        length = self.weight.size(-1)
-        return self.matrix(length, length).abs().sum(dim=2).max()
+        return self.learned().abs().sum(dim=2).max()
 
     def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
         """As `Mixture.product`; real tokens are moved to the front, and the results back."""
         if padding is None or padding.trailing:
             return super().product(values, queries, padding, form)
+        keys = values.size(2)
         places = padding.order[:, None, :, None]
         moved = values.gather(2, places.expand_as(values))
-        matrix = self.matrix(values.size(2), values.size(2))
+        # Nothing in a memory is padding, so it stays where it is.
+        size = queries if self.segment else keys
+        matrix = F.pad(self.matrix(size, keys), (0, 0, keys - size, 0))
         product = self.dense_product(matrix, moved, padding.ordered_mask)
         return restore_order(product, places, 2)[:, :, -queries:]
 
-    def table(self, keys: int) -> Tensor:
-        """The matrix itself: its rows have nothing in common. With room for steps to come."""
-        size = self.weight.size(-1)
-        # A row of zeros stands for all positions beyond the length.
-        return F.pad(self.matrix(size, size), (0, max(0, with_room(keys) - size), 0, 1))
+    def newest_row(
+        self, attention: "SelfAttention", keys: int, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """As `Mixture.newest_row`, without a table: it is a row of the parameter itself."""
+        place = keys - 1
+        if self.segment:
+            assert context.position is not None
+            place = context.position % self.segment
+        row = at_least_float32(self.weight[:, place : place + 1])
+        sides = keys - 1 - place - self.held, place - self.weight.size(1)
+        row = F.pad(F.pad(row, (*sides, 0, 1 - row.size(1))), (0, 1))  # 0 at the position itself
+        gate = self.gate
+        if self.normalize:
+            row = normalised(row, context.padding_mask)
+        return gate * row, 1 - gate
 
-    def last_row(self, table: Tensor, keys: int) -> Tensor:
-        """Row *keys*."""
-        row = min(keys, table.size(1)) - 1
-        return table[:, row : row + 1, :keys]
+
+def reads_memory(cfg: TransformerConfig, side: str) -> bool:
+    """Whether the maps of a side read a language model's memory of positions."""
+    from fairseq_recur.modules.parts import MEMORY  # which imports this module
+
+    memory = MEMORY.get(getattr(cfg, "decoder_memory", ""))
+    return side == "decoder" and memory is not None and memory.of_positions

@@ -453,10 +453,11 @@ def test_differences_are_over_common_seeds(
         figure, "save", lambda page, _: drawn.append([axis.get_title() for axis in page.axes])
     )
     plain = {"100": {"xl_lm": runs["100"]["xl_lm"]}}
-    for found in (runs, {"100": runs["100"]}, plain):
+    common = {**runs, "20": {**runs["20"], "xl_lm": seeds(False, s1=2.0, s2=2.0)}}
+    for found in (common, runs, {"100": runs["100"]}, plain):
         figure.draw({**results, "runs": found}, Path("unused.png"))
-    whole, shares, gates = "the whole training text", "less training text", "gates"
-    assert drawn == [[whole, shares, gates], [whole, gates], [whole]]
+    whole, shares, gates = "the whole training text", "less training text, seed 2", "gates"
+    assert drawn == [[whole, shares, gates], [whole, gates], [whole, gates], [whole]]
 
 
 # The full size ------------------------------------------------------------------------
@@ -484,6 +485,32 @@ def test_the_figure_has_the_largest_share(
     assert {float(y) for line in first.lines for y in line.get_ydata()} == {2 * shown}
 
 
+def test_the_figure_compares_shares_over_the_seeds_of_all(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their gates; with one share a system has all seeds. Without common ones: no panel."""
+    figure, saved = modules("figure"), []
+    monkeypatch.setattr(figure, "save", lambda drawn, file: saved.append(drawn))
+
+    def seeds(*values: int) -> dict[str, Any]:
+        return {str(n): {"perplexity": n, "gates": {"1": n / 10, "2": n / 10}} for n in values}
+
+    whole = {"xl_lm": seeds(3, 4, 9), "rsa_xl_lm": seeds(3, 4, 8), "tl_xl_lm": seeds(2, 4)}
+    runs = {"100": whole, "50": {"xl_lm": seeds(4), "rsa_xl_lm": seeds(4, 8)}}
+    results = {"settings": {"UNITS": "words"}, "runs": runs}
+    figure.draw(results, tmp_path / "figure.png")
+    _, shares, gates = saved[0].axes
+    assert shares.get_title() == "less training text, seed 4"
+    drawn = [[*map(float, line.get_ydata())] for line in shares.lines if line.get_marker() == "o"]
+    assert drawn == [[4, 4], [4, 4]]
+    levels = {line.get_label(): float(line.get_ydata()[0]) for line in gates.lines}
+    of_shares = {f"{name}{end}": 0.4 for name in ("xl_lm", "rsa_xl_lm") for end in ("", ", 50 %")}
+    assert levels == pytest.approx({**of_shares, "tl_xl_lm": 0.3})
+    runs["50"] = {"xl_lm": seeds(4, 9), "rsa_xl_lm": seeds(8)}
+    figure.draw(results, tmp_path / "figure.png")
+    assert [axis.get_title() for axis in saved[1].axes] == ["the whole training text", "gates"]
+
+
 def mirror(folder: Path, name: str, members: dict[str, bytes]) -> Path:
     """A folder with an archive and its checksum."""
     folder.mkdir(exist_ok=True)
@@ -495,24 +522,53 @@ def mirror(folder: Path, name: str, members: dict[str, bytes]) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("keep", [False, True])
 def test_bytes_of_an_archive(
-    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     """One token for each byte, over the borders of chunks; the last ones are held out."""
     prepare = modules("prepare")
     monkeypatch.setattr(prepare, "CHUNK", 7)
     content = "ab\ncé ".encode() * 5 + b"\nab c" + b"a\xffb\n"
     place = mirror(tmp_path / "mirror", "enwik8.zip", {"enwik8": content})
-    prepare.prepare("enwik8", tmp_path / "work", str(place), held_out=4)
-    folder = tmp_path / "work" / "data-bin"
+    prepare.prepare("enwik8", tmp_path / "work", str(place), held_out=4, keep_line_ends=keep)
+    folder = tmp_path / "work" / ("data-bin-lines" if keep else "data-bin")
     sets = {part: decoded(folder, part) for part in ("train", "valid", "test")}
-    named = ["</s>" if byte == 10 else str(byte) for byte in content]
-    assert sets["train"] == named[:-8] and sets["valid"] == named[-8:-4]
-    assert sets["test"] == ["97", "<unk>", "98", "</s>"]  # training lacks the byte 255
+    ends = ["</s>"] if keep else []  # else as in the code of Dai et al.
+
+    def named(part: bytes) -> list[str]:
+        return [name for byte in part for name in (ends if byte == 10 else [str(byte)])]
+
+    assert sets["train"] == named(content[:-8]) and sets["valid"] == named(content[-8:-4])
+    assert sets["test"] == ["97", "<unk>", "98", *ends]  # training lacks the byte 255
     counts = [line.split() for line in (folder / "dict.txt").read_text().splitlines()]
     assert sum(int(n) for _, n in counts) == sum(byte != 10 for byte in content[:-8])
     with pytest.raises(ConfigError, match="has 44 bytes; expected more than 44"):
         prepare.prepare("enwik8", tmp_path / "other", str(place), held_out=22)
+
+
+@pytest.mark.parametrize("share", [3, 40, 99])
+def test_a_share_of_an_archive_is_its_beginning(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int
+) -> None:
+    """To the token, in chunks; dictionary and other sets are those of the whole."""
+    prepare = modules("prepare")
+    monkeypatch.setattr(prepare, "CHUNK", 7)
+    content = bytes(range(97, 123)) * 3 + b"abcdefgh"
+    place = mirror(tmp_path / "mirror", "text8.zip", {"text8": content})
+    prepare.prepare("text8", tmp_path / "work", str(place), held_out=4, share=share)
+    whole, part = (tmp_path / "work" / name for name in ("data-bin", f"data-bin-{share}"))
+    assert decoded(part, "train") == decoded(whole, "train")[: 78 * share // 100]
+    others = ["dict.txt", *(f"{s}.{kind}" for s in ("valid", "test") for kind in ("bin", "idx"))]
+    assert all((part / name).read_bytes() == (whole / name).read_bytes() for name in others)
+    assert (part / ".key").read_text() != (whole / ".key").read_text()
+
+
+def test_line_ends_are_of_enwik8(modules: Callable[[str], Any], tmp_path: Path) -> None:
+    """The other sets have none, or have them as words."""
+    with pytest.raises(SystemExit):
+        modules("prepare").main(["text8", "--work-dir", str(tmp_path), "--keep-line-ends"])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_words_of_an_archive(
@@ -578,7 +634,11 @@ def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Pat
     assert after(words, "--tokens-per-sample") == ("64" if big else "80")
     words = shlex.split(full(tmp_path, "evaluate", name, ARCH=f"rsa_brt_lm_{name}").stdout)
     assert after(words, "--tokens-per-sample") == ("150" if big else "512")
-    parse(shlex.split(full(tmp_path, "plan", name).stdout))
+    words = shlex.split(full(tmp_path, "plan", name).stdout)
+    parse(words)
+    # The symbols of the paper and fairseq's four; of words, the first band and those of the bands.
+    symbols = {"enwik8": 204 + 4, "text8": 27 + 4, "wikitext103": 20_000 + 3}
+    assert after(words, "--vocabulary") == str(symbols[name])
     printed = full(tmp_path, "prepare", name, LM_MIRROR="some where").stdout
     assert shlex.split(printed)[-5:] == [name, "--work-dir", str(tmp_path / "work" / name),
                                          "--mirror", "some where"]  # fmt: skip
@@ -596,15 +656,52 @@ def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Pat
     (["train", "text8"], {"GPUS": "4"}, "22 streams cannot be divided among 4 processes"),
     (["train", "text8"], {"MAX_TOKENS": "1024"}, "MAX_TOKENS=1024: an update of text8 has 22 str"),
     (["train", "text8"], {"BATCH_TOKENS": "9"}, "BATCH_TOKENS=9: an update of text8 has 22 stre"),
+    *((["plan", "text8"], {"SHARE": share}, f"SHARE={share}: expected ")
+      for share in ("0", "101", "040", "4.5", "all", "18446744073709551617")),
+    (["plan", "enwik8"], {"LINE_ENDS": "no"}, "LINE_ENDS=no: expected drop or keep"),
+    (["plan", "text8"], {"LINE_ENDS": "keep"}, "LINE_ENDS=keep has no effect on text8"),
     (["train", "text8"], {"PRINT": "0"}, "full.sh prepare text8 first"),
+    (["train", "text8"], {"PRINT": "0", "SHARE": "40"}, "there is no {}/text8/data-bin-40;"),
     (["evaluate", "text8"], {"PRINT": "0"}, "full.sh train text8 first"),
 ])  # fmt: skip
 def test_the_full_size_refuses(
     words: list[str], variables: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     done = full(tmp_path, *words, **variables)
-    assert done.returncode == 2 and said in done.stderr
+    assert done.returncode == 2 and said.format(tmp_path / "work") in done.stderr
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("variables, flags, suffix", [
+    ({}, [], ""),
+    ({"SHARE": "100", "LINE_ENDS": "drop"}, [], ""),
+    ({"SHARE": "40"}, ["--share", "40"], "-40"),
+    ({"LINE_ENDS": "keep"}, ["--keep-line-ends"], "-lines"),
+    ({"SHARE": "5", "LINE_ENDS": "keep"}, ["--share", "5", "--keep-line-ends"], "-lines-5"),
+])  # fmt: skip
+def test_the_full_size_has_a_folder_for_each_text(
+    variables: dict[str, str], flags: list[str], suffix: str, modules: Callable[[str], Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """All commands agree on it, and a run on another text has another name."""
+
+    def words(task: str) -> list[str]:
+        return shlex.split(full(tmp_path, task, "enwik8", **variables).stdout)
+
+    work = tmp_path / "work/enwik8"
+    run = work / f"runs/xl_lm_enwik8{suffix}/seed1"
+    assert str(work / f"data-bin{suffix}") in words("train")
+    assert after(words("train"), "--save-dir") == str(run)
+    assert str(work / f"data-bin{suffix}") in words("evaluate")
+    assert after(words("evaluate"), "--path") == str(run / "checkpoint_best.pt")
+    assert after(words("plan"), "--vocabulary") == str(204 + 4)  # the paper's and fairseq's
+    asked = ["enwik8", "--work-dir", str(work), *flags]
+    assert words("prepare")[-len(asked) :] == asked
+    program = modules("prepare")
+    place = mirror(tmp_path / "mirror", "enwik8.zip", {"enwik8": b"ab\nc" * 100})
+    monkeypatch.setattr(program, "prepare", partial(program.prepare, held_out=4))
+    assert program.main([*asked, "--mirror", str(place)]) == 0
+    assert (work / f"data-bin{suffix}/train.bin").is_file()
 
 
 def test_the_full_size_takes_a_launcher_and_keeps_its_settings(tmp_path: Path) -> None:
@@ -678,8 +775,8 @@ def test_killed_and_resumed_is_as_never_stopped(folder: Path, tmp_path: Path) ->
     again = subprocess.run(command, capture_output=True, **settings("killed"))
     assert again.returncode == 0, again.stderr
     sizes = [read_json(folder / "result.json")["parameters"] for folder in folders]
-    # The matrices of FL-XL: 16 x 16 for two heads in three layers, in place of what RSA has.
-    assert sizes[1] - sizes[0] == 3 * (2 * 16 * 16 - 2)
+    # The matrices of FL-XL: 8 x 16 for two heads in three layers, in place of what RSA has.
+    assert sizes[1] - sizes[0] == 3 * (2 * 8 * 16 - 2)
     for here in folders:
         there = tmp_path / "once" / here.relative_to(tmp_path / "killed")
         results = [read_json(place / "result.json") for place in (there, here)]

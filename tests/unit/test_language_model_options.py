@@ -27,7 +27,7 @@ XL = " ".join(SMALL_XL[:-2])  # without --memory-length
 REFUSED = {
     "all positions of a segment are beyond full_matrix": (
         f"xl_lm_tiny {XL} --memory-length 8 {FULL} 8",
-        ["--learned-matrix-length 8: full_matrix counts from the first position in the memory"],
+        ["--learned-matrix-length 8: full_matrix has a row for each position beyond --memory-len"],
     ),
     "dilations beyond the memory of the same length": (
         f"rsa_xl_lm_tiny {XL} --memory-length 6 --memory-same-length {RSA} 6",

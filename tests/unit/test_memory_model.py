@@ -279,6 +279,24 @@ def test_a_latent_state_continues_from_segment_to_segment(build: Build, name: st
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
 
 
+@pytest.mark.parametrize("name", systems(*LATENT))
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_padding_changes_no_latent_state(build: Build, name: str, length: int) -> None:
+    """Neither beside real positions of a chunk, nor in one without any, nor in decoding."""
+    model, tokens = build(*LATENT[name]), text(SEGMENT)
+    tokens[1, length:] = 1
+    states, memory = [], model.decoder.memory
+    for rows, end in ((tokens[1:], length), (tokens, SEGMENT)):
+        model(rows[:, :end], starts=STARTS[-len(rows) :])
+        states.append(memory.held()["carried"][-1])
+    torch.testing.assert_close(states[1], states[0], rtol=1e-9, atol=1e-11)
+    steps: dict[str, dict[str, Tensor]] = {}
+    for step in range(1, SEGMENT + 1):
+        model.decoder(tokens[:, :step], incremental_state=steps)
+    decoded = model.decoder.bottleneck.get_incremental_state(steps, "block")["state"]
+    torch.testing.assert_close(decoded[1], states[0], rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", systems(*ALL))
 def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
     """Also beside a shorter one, of which a segment is nothing but padding; no memory changes."""
@@ -317,18 +335,17 @@ def test_step_by_step_is_teacher_forcing_across_segments(
         assert kept == (MEMORY if same else MEMORY + 2)
 
 
-@pytest.mark.parametrize("name", ["rsa_xl_lm", "toeplitz", "full-matrix"])
+@pytest.mark.parametrize("name", ["rsa_xl_lm", "toeplitz"])
 def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> None:
-    model = build(*{**BY_LAG, **STEPS_ONLY}[name])
+    model = build(*BY_LAG[name])
     mixture = next(m for m in model.modules() if isinstance(m, Mixture))
     square = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
     assert torch.equal(mixture.matrix(SEGMENT, SEGMENT + MEMORY), square[:, MEMORY:])
-    if name != "full-matrix":
-        mixture.reach = 3
-        lags = torch.arange(SEGMENT + MEMORY)
-        seen = (lags[:, None] - lags) < 3
-        limited = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
-        assert torch.equal(limited, square * seen)
+    mixture.reach = 3
+    lags = torch.arange(SEGMENT + MEMORY)
+    seen = (lags[:, None] - lags) < 3
+    limited = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
+    assert torch.equal(limited, square * seen)
 
 
 def test_the_keys_of_lags_are_a_table_that_grows(build: Build) -> None:
@@ -575,7 +592,7 @@ def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: 
         ),
         (
             "--decoder-self-attention-mixture full_matrix --memory-same-length",
-            "--memory-same-length moves the positions of full_matrix",
+            "--memory-same-length counts lags, and full_matrix positions",
         ),
         (
             "--adaptive-softmax-cutoff 20,9999 --adaptive-input --adaptive-input-cutoff 40,20",
