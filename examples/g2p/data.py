@@ -26,6 +26,10 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """What a blank within a word becomes, as in SentencePiece."""
 SHOWN = 3
 """Number of wrong lines of a file that an error shows."""
+FORMS = ("NFC", "NFD")
+"""Unicode's forms of the words: with composed characters, such as Hangul syllables, or without."""
+UNKNOWN = 0.02
+"""Share of unknown characters above which the other form is recommended."""
 
 Entry = tuple[str, str]
 """Characters and phones, separated by blanks."""
@@ -37,13 +41,15 @@ class Language:
 
     Attributes:
         name: the beginning of its files' names
-        entries: set -> words in the order of the file, NFC
+        entries: set -> words in the order of the file
         digest: of all that was read
+        form: of the words, one of `FORMS`; the phones are in NFC
     """
 
     name: str
     entries: dict[str, list[Entry]]
     digest: str
+    form: str = "NFC"
 
     def pronunciations(self) -> dict[str, list[str]]:
         """Return the words of the test set, each with all its different pronunciations."""
@@ -54,13 +60,33 @@ class Language:
                 of_word.append(phones)
         return found
 
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of lines, symbols, and words that occur again or have new symbols."""
+    def unknown(self, form: str) -> float:
+        """Return the share of the development words' characters that training lacks in a form."""
+        train, dev = (
+            "".join(word for word, _ in self.entries[part]).replace(" ", "")
+            for part in ("train", "dev")
+        )
+        known, found = ({*unicodedata.normalize(form, train)}, unicodedata.normalize(form, dev))
+        return sum(character not in known for character in found) / len(found)
+
+    def phones_per_character(self) -> float:
+        """Return the quotient of the training words' numbers of phones and of characters."""
+        phones, characters = (
+            sum(len(entry[side].split()) for entry in self.entries["train"]) for side in (1, 0)
+        )
+        return phones / characters
+
+    def counts(self) -> dict[str, int | str]:
+        """Return the numbers of lines, symbols, and words that occur again or have new symbols.
+
+        The form of the words stands beside them; records of before lack it, and are in NFC.
+        """
         train, test = self.entries["train"], self.pronunciations()
         known = {word for word, _ in train}
         characters = {c for word, _ in train for c in word.split()}
         phones = {p for _, phones in train for p in phones.split()}
         return {
+            "normalization": self.form,
             "train": len(train),
             "dev": len(self.entries["dev"]),
             "test": len(test),
@@ -76,17 +102,20 @@ class Language:
         }
 
 
-def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
+def read(folder: Path, languages: Sequence[str] = (), form: str = "NFC") -> list[Language]:
     """Read the languages of a folder.
 
     Args:
         folder: with LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv, or with such files in its
             folders train, dev and test
         languages: the first parts of the names; empty for all
+        form: of the words, one of `FORMS`
 
     Raises:
         ConfigError: lists everything that is wrong
     """
+    if form not in FORMS:
+        raise ConfigError(f"NORMALIZATION={form}: expected {' or '.join(FORMS)}")
     problems = Problems(f"{folder} cannot be used; nothing was trained")
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; expected one with files LANG_train.tsv")
@@ -108,7 +137,7 @@ def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
                 f"--languages {name}: {folder} has no such language; expected some of: {known}"
             )
     found = [
-        _language(name, sets, folder, problems)
+        _language(name, sets, folder, form, problems)
         for name, sets in sorted(files.items())
         if name in languages or not languages
     ]
@@ -116,7 +145,9 @@ def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
     return found
 
 
-def _language(name: str, files: dict[str, Path], folder: Path, problems: Problems) -> Language:
+def _language(
+    name: str, files: dict[str, Path], folder: Path, form: str, problems: Problems
+) -> Language:
     """Read the three sets of a language."""
     if mark := misread(name):
         file = next(iter(files.values()))
@@ -124,29 +155,35 @@ def _language(name: str, files: dict[str, Path], folder: Path, problems: Problem
     entries: dict[str, list[Entry]] = {}
     for part in SETS:
         if part in files:
-            entries[part] = _entries(files[part], problems)
+            entries[part] = _entries(files[part], form, problems)
             if part == "train":
                 _check_phones(files[part], entries[part], problems)
         else:
             problems.add(f"{folder} has no {name}_{part}.tsv; add it, or leave {name} out")
     digest = hashlib.sha256(repr(entries).encode()).hexdigest()
-    return Language(name, entries, digest)
+    return Language(name, entries, digest, form)
 
 
-def _entries(path: Path, problems: Problems) -> list[Entry]:
-    """Read the lines of a file: a word, a tab, phones separated by blanks; none if one is wrong."""
+def _entries(path: Path, form: str, problems: Problems) -> list[Entry]:
+    """Read the lines of a file: a word, a tab, phones separated by blanks; none if one is wrong.
+
+    Empty lines at the end are no lines.
+    """
     found, wrong = [], []
     try:
         lines = read_lines(path)
     except ConfigError as error:
         problems.add(str(error))
         return []
+    while len(lines) > 1 and not lines[-1]:
+        lines.pop()
     for number, line in enumerate(lines, 1):
         normal = unicodedata.normalize("NFC", line).removeprefix("\ufeff")
         word, _, phones = normal.partition("\t")
         if not word.strip() or not phones.strip() or "\t" in phones:
             wrong.append(f"line {number} {line[:50]!r}")
-        characters = " ".join(SPACE if c.isspace() else c for c in word.strip())
+        symbols = unicodedata.normalize(form, word.strip())
+        characters = " ".join(SPACE if c.isspace() else c for c in symbols)
         found.append((characters, " ".join(phones.split())))
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
@@ -199,7 +236,7 @@ def prepare(language: Language, folder: Path) -> str:
         folder: of its experiment; gets ``data`` and ``data.yaml``
 
     Returns:
-        what it has, in words
+        what it has, in words, and advice on the form of the words
     """
     data = folder / "data"
     before = read_json(data / "prepared.json")
@@ -247,6 +284,7 @@ def _in_words(language: Language) -> str:
     counts = language.counts()
     said = "{train} words for training, {dev} for development, {test} for the test; " \
         "{characters} characters, {phones} phones".format(**counts)  # fmt: skip
+    said += f"; {language.phones_per_character():.2f} phones per character"
     if counts["train_repeated"]:
         said += f"; {counts['train_repeated']} training lines repeat a word, all are trained on"
     if counts["test_repeated"]:
@@ -259,4 +297,16 @@ def _in_words(language: Language) -> str:
     for symbol in ("character", "phone"):
         if new := counts[f"test_new_{symbol}s"]:
             said += f"; {new} words of the test set have a {symbol} that the training set lacks"
-    return f"{language.name}: {said}"
+    return f"{language.name}: {said}{_advice(language)}"
+
+
+def _advice(language: Language) -> str:
+    """Recommend NFD where it leaves at most half of the unknown characters, and many are."""
+    composed, decomposed = map(language.unknown, FORMS)
+    if language.form == "NFD" or composed <= UNKNOWN or decomposed > composed / 2:
+        return ""
+    return (
+        f"\nwarning: {language.name}: the training set lacks {100 * composed:.1f} % of the "
+        f"characters of the development words, and {100 * decomposed:.1f} % if composed characters "
+        "are divided; set NORMALIZATION=NFD in front of the command"
+    )

@@ -59,11 +59,11 @@ def differences(results: Results, here: Results, counts: dict[str, Any]) -> list
     systems = results["systems"].items()
     flags = {name: system["flags"] for name, system in systems if system["parameters"]}
     found = unlike(results["settings"], flags, here)
-    # Results of before may have fewer kinds of counts.
-    languages = results["languages"]
+    # Results of before may have fewer kinds of counts, and are of words in NFC.
+    languages = {n: {"normalization": "NFC", **of} for n, of in results["languages"].items()}
     other = [n for n in counts if n in languages and not languages[n].items() <= counts[n].items()]
     if other:
-        found.append(f"has other words for {', '.join(other)}")
+        found.append(f"has other words, or another NORMALIZATION, for {', '.join(other)}")
     return found
 
 

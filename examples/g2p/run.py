@@ -5,6 +5,7 @@ Finished runs are kept, and unfinished ones continue from their last checkpoint.
 
 import argparse
 import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -231,8 +232,11 @@ def main(words: Sequence[str]) -> int:
     """Run everything; return the exit status, 2 for wrong input."""
     args = parser().parse_args(words)
     command = shlex.join(["bash", "examples/g2p/run.sh", *words])
+    if form := os.environ.get("NORMALIZATION", ""):
+        command = f"NORMALIZATION={form} {command}"
     try:
-        settings, languages = settings_file(args.settings), data.read(args.folder, args.languages)
+        settings = settings_file(args.settings)
+        languages = data.read(args.folder, args.languages, form or "NFC")
         work = (args.work_dir or default_work(args.folder, settings)).resolve()
         lock = hold(work / LOCK)
         if lock is None:

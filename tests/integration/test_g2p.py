@@ -179,9 +179,13 @@ def test_symbols_that_training_lacks_are_counted(example: Any, tmp_path: Path) -
 
 
 def test_results_of_before_have_no_counts_of_new_symbols(
-    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path
-) -> None:
-    """They can be added, and a folder of before is used, and gets the counts."""
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """They can be added, and a folder of before is used, and gets the counts.
+
+    Nor have they the form of the words, which was NFC.
+    """
     write_set(Path(tiny[0]) / "aa_test.tsv", [("fa", "F A")])
     words, there = [*tiny, "--systems", "transformer"], tmp_path / "work/results.json"
     assert example.main(words) == 0
@@ -189,13 +193,79 @@ def test_results_of_before_have_no_counts_of_new_symbols(
     assert now.items() <= read_json(there)["languages"]["aa"].items()
     for file in (there, *(tmp_path / "work").glob("*/data/prepared.json")):
         before = re.sub(r',\s*"test_new_\w+": \d+', "", file.read_text())
+        before = re.sub(r'"normalization": "NFC",\s*', "", before)
         file.write_text(before)
-        assert "test_new" not in before and json.loads(before)
+        assert "test_new" not in before and "NFC" not in before and json.loads(before)
     added = tmp_path / "added.json"
     added.write_text(there.read_text())
     before = len(calls())
+    monkeypatch.setenv("NORMALIZATION", "NFD")
+    assert example.main([*words, "--add", str(added)]) == 2 and "aa, bb" in capsys.readouterr().err
+    monkeypatch.delenv("NORMALIZATION")
     assert example.main([*words, "--add", str(added)]) == 0 and len(calls()) == before
     assert now.items() <= read_json(there)["languages"]["aa"].items()
+
+
+def test_the_form_of_the_words_is_chosen_and_recorded(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Syllables are new in the development set, their parts are not; phones stay composed."""
+    folder, words = Path(tiny[0]), [*tiny, "--systems", "transformer", "--languages", "aa"]
+    write_set(folder / "aa_train.tsv", [("가나 각", "k a n a ã")])
+    write_set(folder / "aa_dev.tsv", [("낙나", "n a k n a")])
+    advice = "the training set lacks 50.0 % of the characters of the development words, and 0.0 %"
+    (composed,) = example.data.read(folder, ["aa"])
+    assert composed.entries["train"] == [("가 나 ▁ 각", "k a n a ã")]
+    assert f"\nwarning: aa: {advice}" in example.data.prepare(composed, tmp_path / "composed")
+    monkeypatch.setenv("NORMALIZATION", "NFD")
+    assert example.main(words) == 0
+    said = capsys.readouterr().out
+    assert "warning" not in said and "5 characters, 4 phones; 0.62 phones per character" in said
+    prepared = tmp_path / "work/aa/data"
+    stored = data_utils.load_indexed_dataset(str(prepared / "train.word-phones.word"))
+    symbols = Dictionary.load(str(prepared / "dict.word.txt"))
+    divided = " ".join(unicodedata.normalize("NFD", "가나▁각"))
+    assert symbols.string(stored[0]) == divided
+    assert example.data.read(folder, ["aa"], "NFD")[0].entries["train"] == [(divided, "k a n a ã")]
+    results = read_json(tmp_path / "work/results.json")
+    assert results["languages"]["aa"]["normalization"] == "NFD"
+    assert results["command"].startswith("NORMALIZATION=NFD bash examples/g2p/run.sh ")
+    monkeypatch.delenv("NORMALIZATION")
+    assert example.main(words) == 2
+    assert "has trainings on other words for aa; choose another" in capsys.readouterr().err
+    monkeypatch.setenv("NORMALIZATION", "nfd")
+    assert example.main(words) == 2
+    assert "error: NORMALIZATION=nfd: expected NFC or NFD" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "dev, recommended",
+    [("각" * 3 + "가" * 97, True), ("각" * 2 + "가" * 98, False), ("漢" * 9 + "가" * 91, False)],
+)
+def test_the_other_form_is_recommended_where_it_helps(
+    dev: str, recommended: bool, example: Any, tmp_path: Path
+) -> None:
+    """A character that has no parts is unknown in both."""
+    folder = write_folder(tmp_path, "aa")
+    write_set(folder / "aa_train.tsv", [("가악", "k a a k")])
+    write_set(folder / "aa_dev.tsv", [(dev, "k a")])
+    (language,) = example.data.read(folder)
+    said = example.data.prepare(language, tmp_path / "work")
+    assert ("set NORMALIZATION=NFD in front" in said) == recommended
+
+
+def test_empty_lines_at_the_end_are_no_lines(example: Any, tmp_path: Path) -> None:
+    """With the ends of lines of Windows, too; a file that has nothing else has no words."""
+    folder = write_folder(tmp_path, "aa")
+    expected = example.data.read(folder)
+    for part, end in (("train", b"\n"), ("dev", b"\r\n\r\n"), ("test", b"\t\n \n")):
+        with open(folder / f"aa_{part}.tsv", "ab") as file:
+            file.write(end)
+    assert example.data.read(folder) == expected
+    (folder / "aa_dev.tsv").write_text("\n\n")
+    with pytest.raises(ConfigError, match="aa_dev.tsv: found line 1 ''; expected a word"):
+        example.data.read(folder)
 
 
 def test_everything_wrong_is_reported_before_anything_is_written(
@@ -242,8 +312,11 @@ def test_everything_wrong_is_reported_before_anything_is_written(
             ["--languages", "aa", "xx"],
             "--languages xx: FOLDER has no such language; expected some of: aa",
         ),
-        (["--settings", "none"], "--settings none: expected sigmorphon2020, small, or an existing"),
-        (["--settings", "none.yaml"], "--settings none.yaml: expected sigmorphon2020, small, or"),
+        (
+            ["--settings", "none"],
+            "none: expected sigmorphon2020, sigmorphon2020_large, small, or an existing",
+        ),
+        (["--settings", "none.yaml"], "--settings none.yaml: expected sigmorphon2020, sigm"),
         (["--systems", "none"], "no system none in the table; choose from transformer, birnn"),
         (["--set", "train.lr"], "--set 'train.lr': expected KEY=VALUE"),
         (
@@ -615,7 +688,11 @@ def test_the_note_says_which_test_it_is(total: int, said: str, example: Any) -> 
     "change, message",
     [
         (lambda r: r["settings"]["train"].update(lr=7), "with another setting `train`"),
-        (lambda r: r["languages"]["bb"].update(test=11), "has other words for bb"),
+        (lambda r: r["languages"]["bb"].update(test=11), "has other words, or another NORM"),
+        (
+            lambda r: r["languages"]["aa"].update(normalization="NFD"),
+            "has other words, or another NORMALIZATION, for aa",
+        ),
         (
             lambda r: r["systems"]["transformer"]["flags"].update(dropout=0.5),
             "has other flags for transformer",
@@ -842,7 +919,7 @@ def test_the_whole_command(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sigmorphon2020", "small"])
+@pytest.mark.parametrize("name", ["sigmorphon2020", "sigmorphon2020_large", "small"])
 def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) -> None:
     """Every flag of every system acts, and each model can be built."""
     args = example.parser().parse_args([*tiny[:1], "--settings", name, *tiny[3:]])
@@ -857,6 +934,20 @@ def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) 
     assert sizes["transformer_large"] == pytest.approx(sizes["birnn"], rel=1e-3), (
         "a control of size"
     )
+
+
+def test_the_expected_results_are_of_all_systems() -> None:
+    """On every language, with all seeds of the settings."""
+    names: list[str] = []
+    for file in ("systems.yaml", "settings/small.yaml"):
+        content = yaml.safe_load((EXAMPLE / file).read_text(encoding="utf-8"))
+        names += content["systems"]
+    record = read_json(EXAMPLE / "expected.json")
+    assert sorted(record["systems"]) == sorted(names) and len(record["languages"]) == 10
+    for name, system in record["systems"].items():
+        for scores in system["scores"].values():
+            assert scores.keys() == record["languages"].keys(), name
+            assert {tuple(of) for of in scores.values()} == {("1", "2", "3")}, name
 
 
 @pytest.mark.slow
