@@ -24,7 +24,7 @@ from fairseq_recur.experiments.runner import (
     plugin_environment,
     stoppable,
 )
-from fairseq_recur.experiments.runs import SystemRun, runs_of
+from fairseq_recur.experiments.runs import SystemRun, runs_of, with_starts
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.files import write_json
@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="override a value of the files, such as data=DATA_BIN or train.max-update=500; the "
         "value is YAML; repeat the option for further keys",
     )  # fmt: skip
-    add("--systems", nargs="+", default=[], metavar="SYSTEM", help="only these rows of the table")
+    add(
+        "--systems", nargs="+", default=[], metavar="SYSTEM",
+        help="only these rows of the table, and the rows that they start from",
+    )  # fmt: skip
     add("--seeds", nargs="+", type=int, default=[], metavar="N", help="instead of the files' seeds")
     add(
         "--jobs", type=int, metavar="N",
@@ -89,8 +92,9 @@ def write_about(args: argparse.Namespace, work: Path, parameters: dict[str, int]
 
 
 def runs_from(args: argparse.Namespace) -> list[SystemRun]:
-    """Return the runs that the arguments request."""
+    """Return the runs that the arguments request, and put the rows that they need into these."""
     experiment = read_experiment(args.files, args.set)
+    args.systems = with_starts(experiment, args.systems)
     work = Path(args.work_dir).resolve()
     return runs_of(experiment, work, args.systems, list(dict.fromkeys(args.seeds)))
 

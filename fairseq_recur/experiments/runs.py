@@ -279,6 +279,16 @@ def pairs(words: list[str]) -> dict[str, str]:
     return found
 
 
+def with_starts(experiment: Experiment, systems: Sequence[str]) -> list[str]:
+    """Return names of rows, and those of the rows that they start from; empty for all."""
+    found = list(systems)
+    for name in found:  # which grows
+        row = experiment.systems.get(name)  # `runs_of` refuses unknown names
+        if row is not None and row.start_from is not None and row.start_from not in found:
+            found.append(row.start_from)
+    return found
+
+
 def runs_of(
     experiment: Experiment, work: Path, systems: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[SystemRun]:

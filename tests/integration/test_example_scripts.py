@@ -242,7 +242,9 @@ def test_paths_of_the_summarization_examples_are_taken_as_they_are(
     assert done.returncode == 0, done.stderr
     _, copying, continued = all_changes(project)
     words = f"{work}/lead/text/test.target"
-    assert copying == {"data": f"{work}/lead/data-bin", "score.reference": words}
+    pieces = {"generate.sentencepiece-model": f"{work}/bpe.model"}
+    assert copying == {"data": f"{work}/lead/data-bin", "score.reference": words, **pieces}
+    assert continued.items() >= pieces.items()
     assert continued["data"] == f"{work}/data-bin"
     assert continued["score.outputs"] == {"first words": words}
     assert continued["start"] == f"{work}/copying/copying/seed1/checkpoint_best.pt"
@@ -256,6 +258,8 @@ def test_paths_of_the_summarization_examples_are_taken_as_they_are(
     assert found["data"] == f"{work}/sentencepiece-8000-1024-128/data-bin"
     assert found["score.outputs"] == {"lead: 3": f"{work}/extracts/lead: 3.txt"}
     assert found["start"] == f"{work}/model.pt"
+    model = f"{work}/sentencepiece-8000-1024-128/model/spiece.model"
+    assert found["generate.sentencepiece-model"] == model
     assert found["train.eval-rouge-args"] == {"beam": 1, "max_len_b": 100}
 
 
@@ -322,6 +326,28 @@ def test_long_summaries_are_cut(
     found = changes(project)
     assert found["train.truncate-target"] is True
     assert (found["train.max-target-positions"], found["train.max-tokens"]) == (positions, tokens)
+
+
+@pytest.mark.parametrize("metric", ["chrF2", "rouge1"])
+def test_summaries_that_rouge_cannot_read_need_no_rouge(
+    metric: str, project: Path, script: Script, summaries: Path
+) -> None:
+    """Neither in the table nor in the validation; the preparation has found them."""
+    (summaries / "extracts").mkdir()
+    (summaries / "extracts" / "scores.json").write_text(
+        json.dumps({"lead-2": [{"metric": metric}]})
+    )
+    start = {"START": "model.pt", "PIECES_FROM": "other", "SEGMENT": 8}
+    done = script("summarization/continued.sh", "texts", WORK=summaries, **start)
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    if metric == "chrF2":
+        assert found["score.metrics"] == ["chrf"] and found["train.eval-rouge"] is False
+        assert found["train.best-checkpoint-metric"] == "loss"
+    else:
+        assert "score.metrics" not in found and "train.eval-rouge" not in found
+    (segments,) = (call for call in calls(project) if "recipes.summary_segments" in call)
+    assert segments[-3:] == [f"{summaries}/sentencepiece-8000-1024-128/pieces", "8", "24"]
 
 
 @pytest.mark.parametrize("step, data", [("copying", "lead"), ("runs", "sentencepiece")])
@@ -482,6 +508,131 @@ def test_byte_order_marks_are_dropped(project: Path, script: Script, tmp_path: P
     for made in ("pieces/train.de", "pieces/valid.en", "pieces/test.de", "test.de", "test.en"):
         assert (output / made).read_text(encoding="utf-8") == "ä b\n\ufeffc\nd"
     assert (output / "codes").read_text(encoding="utf-8").count("\ufeff") == 2
+
+
+REBUILD = "modeling_recurrence/rebuild.sh"
+REBUILT = [
+    ("trained", "rsa", 1, "trained_cpu"), ("trained", "disan", 1, "trained_others_cpu"),
+    ("continued", "biarn", 3, "continued_cpu"), ("continued", "closed", 2, "continued_options_cpu"),
+    ("continued_gpu", "gated_sum", 2, "continued_gpu"),
+    ("overview", "biarn_continued", 1, "multi30k_cpu"), ("rsa", "short_0", 3, "rsa_cpu"),
+    ("figure5", "steps_16", 1, "figure5_cpu"), ("short_cut", "6_layers_top", 1, "short_cut_cpu"),
+    ("causes", "biarn_lr", 1, "causes_cpu"),
+]  # fmt: skip
+"""Each experiment, a system and a seed that it was run with, and its record."""
+
+
+@pytest.fixture
+def tables(project: Path) -> None:
+    """The files of the experiments in modeling_recurrence."""
+    for name in ("tables", "corpora"):
+        folder = f"modeling_recurrence/{name}"
+        shutil.copytree(EXAMPLES / folder, project / "examples" / folder)
+
+
+def experiments_in(printed: str) -> list[tuple[dict[str, list[str]], Any]]:
+    """The options and the settings of each experiment in the commands of PRINT=1."""
+    found = []
+    for words in map(shlex.split, printed.splitlines()):
+        if words[:3] == ["fairseq-recur", "experiment", "run"]:
+            options: dict[str, list[str]] = {}
+            for name, value in zip(words, words[1:]):
+                if name.startswith("--"):
+                    options.setdefault(name, []).append(value)
+            files = [word for word in words if word.endswith(".yaml")]
+            found.append((options, read_experiment(files, options.get("--set", []))))
+    return found
+
+
+@pytest.mark.parametrize("experiment, name, seed, record", REBUILT)
+def test_a_checkpoint_is_rebuilt_with_the_recorded_settings(
+    experiment: str, name: str, seed: int, record: str, project: Path, tables: None,
+    script: Script, tmp_path: Path,
+) -> None:  # fmt: skip
+    """What it continues from is trained first."""
+    work = tmp_path / ODD.replace(":", "")  # which is refused
+    done = script(REBUILD, experiment, name, seed, WORK=work, PRINT=1)
+    assert done.returncode == 0 and calls(project) == [], done.stderr
+    *first, (options, found) = experiments_in(done.stdout)
+    expected = [[name], [str(seed)], [f"{work}/{experiment}"]]
+    assert [options[f"--{key}"] for key in ("systems", "seeds", "work-dir")] == expected
+    known = json.loads((EXAMPLES / f"modeling_recurrence/results/{record}.json").read_text())
+    assert (name, seed) in {(run["system"], run["seed"]) for run in known["runs"]}
+    for key in ("train", "checkpoint", "speed", "source", "target"):
+        assert getattr(found, key) == known["experiment"][key], key
+    (row,) = (row for row in known["experiment"]["systems"] if row["name"] == name)
+    assert found.systems[name].flags == row["flags"]
+    assert found.systems[name].start_from == row["start_from"]
+    prepared = Path(known["experiment"]["data"]).parent.name
+    assert (found.data, *found.score.reference) == (
+        f"{work}/{prepared}/data-bin", f"{work}/{prepared}/test.de"
+    )  # fmt: skip
+    assert found.generate["bpe-codes"] == f"{work}/{prepared}/codes"
+    merges = {"multi30k": "10000", "multi30k_4k": "4000"}[prepared]
+    preparing = next(line for line in done.stdout.splitlines() if "/prepare.sh" in line)
+    assert shlex.split(preparing)[-2:] == [f"{work}/{prepared}", merges]
+    baseline = f"{work}/trained/transformer/seed1/average.pt"
+    assert found.start == (baseline if known["experiment"].get("start") else None)
+    assert len(first) == bool(found.start)
+    for options, start in first:
+        assert [options[f"--{key}"] for key in ("systems", "seeds")] == [["transformer"], ["1"]]
+        of_trained = EXAMPLES / "modeling_recurrence/results/trained_cpu.json"
+        trained = json.loads(of_trained.read_text())["experiment"]
+        assert start.train == trained["train"] and start.data == found.data
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "expected EXPERIMENT SYSTEM [SEED], found 0 words"),
+        (["table1", "transformer"], "EXPERIMENT table1; expected trained, continued, "),
+        (
+            ["trained", "biarn"],
+            "SYSTEM biarn is not in tables/from_scratch.yaml; expected one of: ",
+        ),
+        (["trained", "rsa", "1x"], "SEED=1x: expected a whole number, at least 1"),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_refused(
+    words: list[str], message: str, project: Path, tables: None, script: Script
+) -> None:
+    done = script(REBUILD, *words)
+    assert done.returncode == 2 and calls(project) == []
+    assert done.stderr.startswith(f"error: {message}") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_continued_checkpoint_is_rebuilt_from_text(
+    project: Path, tables: None, script: Script, tmp_path: Path
+) -> None:
+    """In miniature, by the real programs; the second time nothing is left to do."""
+    example, text = project / "examples/modeling_recurrence", tmp_path / "text"
+    shutil.rmtree(project / ".venv")
+    (project / ".venv").symlink_to(sys.prefix)
+    text.mkdir()
+    for file in DATA.glob("*.??"):
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:40]
+        (text / file.name).write_text("".join(lines), encoding="utf-8")
+    small = {"encoder-layers": 1, "decoder-layers": 1, "encoder-embed-dim": 8}
+    small |= {"decoder-embed-dim": 8, "max-update": 2, "total-num-update": 2, "warmup-updates": 1}
+    corpus = example / "corpora/multi30k_trained.yaml"
+    content = yaml.safe_load(corpus.read_text())
+    content["train"] |= small
+    corpus.write_text(yaml.safe_dump(content))
+    (example / "corpora/further.yaml").write_text("train: {max-update: 3, total-num-update: 3}\n")
+    words = [REBUILD, "continued", "closed", 2]
+    variables = {"TEXT": text, "PYTHONPATH": EXAMPLES.parent}
+    done = script(*words, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = example / "work/continued/closed/seed2/average.pt"
+    assert done.stdout.endswith(f"The checkpoint is {model}\n")
+    start = json.loads((model.parent / "state.json").read_text())["train"]["key"]
+    baseline = example / "work/trained/transformer/seed1/average.pt"
+    assert start[start.index("--finetune-from-model") + 1].endswith("transformer/seed1/average.pt")
+    times = [file.stat().st_mtime_ns for file in (baseline, model)]
+    again = script(*words, **variables)
+    assert again.returncode == 0 and "is prepared already" in again.stdout
+    assert [file.stat().st_mtime_ns for file in (baseline, model)] == times
 
 
 @pytest.mark.parametrize(

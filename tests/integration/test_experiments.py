@@ -621,6 +621,16 @@ PAIRS = [
     if "multi30k" == name or "overview" == table
 ]
 
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_a_corpus_has_what_prepare_writes_into_one_folder(name: str) -> None:
+    content = yaml.safe_load((EXAMPLE / f"corpora/{name}.yaml").read_text())
+    if "data" in content:  # not those that change another one
+        folder = Path(content["data"]).parent
+        assert content["generate"]["bpe-codes"] == str(folder / "codes")
+        assert Path(content["score"]["reference"]).parent == folder
+
+
 BEFORE = {name: ["multi30k_trained"] for name in ("further", "further_gpu")}
 """A file that changes another one, which must stand before it."""
 
@@ -631,6 +641,8 @@ def test_the_examples_can_be_run(
 ) -> None:
     here = {"data": corpus / "bin", "source": "src", "target": "tgt"}
     here["score.reference"] = corpus / "test.tgt"
+    here["generate.bpe-codes"] = tmp_path / "codes"
+    here["generate.bpe-codes"].write_text("#version: 0.2\na b\n")
     sizes = [*SMALL, "--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "24"]
     small = {f"train.{name}": value for name, value in flags_of(sizes).items()}
     changes = [f"--set={key}={value}" for key, value in {**here, **small}.items()]

@@ -1,5 +1,6 @@
 """How the steps of an experiment are run, with a small program in place of fairseq-recur."""
 
+import argparse
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from fairseq_recur.cli import experiment_check, experiment_run, experiment_stop,
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import folder_lock, runner, speed
 from fairseq_recur.experiments.runner import OF_3_10, Runner, Stopped, plugin_environment
-from fairseq_recur.experiments.runs import SystemRun
+from fairseq_recur.experiments.runs import SystemRun, with_starts
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold
 from tests.unit.test_experiments import STARTED, runs
@@ -121,6 +122,22 @@ def test_a_row_without_its_first_model_is_not_begun(tmp_path: Path, calls: Any) 
     waiting = Runner([b], 1)
     assert not waiting.ready(b) and waiting.failed == {b.name}
     assert waiting() == [b.name] and calls() == []
+
+
+def test_a_chosen_row_brings_the_rows_that_it_starts_from(tmp_path: Path) -> None:
+    """Also those that these start from; the folder records them all, for `status`."""
+    experiment = three(tmp_path)[0].experiment
+    systems = experiment.systems
+    systems["c"].start_from = "b"
+    assert with_starts(experiment, ["c"]) == ["c", "b", "a"]
+    assert with_starts(experiment, ["a", "b", "unknown"]) == ["a", "b", "unknown"]
+    assert with_starts(experiment, []) == []
+    words = {"files": [str(tmp_path / "t.yaml")], "set": [], "seeds": []}
+    args = argparse.Namespace(**words, work_dir=str(tmp_path / "work"), systems=["b"])
+    assert [run.name for run in experiment_run.runs_from(args)] == ["a seed 1", "b seed 1"]
+    (tmp_path / "work").mkdir()
+    experiment_run.write_about(args, tmp_path / "work", {})
+    assert read_json(tmp_path / "work/command.json")["systems"] == ["b", "a"]
 
 
 STUBBORN = """
