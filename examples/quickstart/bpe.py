@@ -33,10 +33,10 @@ def parser() -> argparse.ArgumentParser:
 def learn(
     data: Path, work: Path, size: int, sides: list[str], rule: str
 ) -> sentencepiece.SentencePieceProcessor:
-    """Learn `size` subwords from both sides of the training set.
+    """Learn `size` subwords from both sides of the training set, or all that a small set has.
 
     Raises:
-        ConfigError: the text is too short for so many subwords
+        ConfigError: the text has more characters than subwords are asked for
     """
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -44,6 +44,7 @@ def learn(
             model_prefix=str(work / "bpe"),
             model_type="bpe",
             vocab_size=size,
+            hard_vocab_limit=False,
             character_coverage=0.9999,
             normalization_rule_name=rule,
             minloglevel=1,
@@ -52,7 +53,14 @@ def learn(
         raise ConfigError(
             f"SentencePiece cannot learn {size} subwords from {data} ({error}); choose another SIZE"
         ) from error
-    return sentencepiece.SentencePieceProcessor(model_file=str(work / "bpe.model"))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(work / "bpe.model"))
+    if (reached := processor.get_piece_size()) < size:
+        print(
+            f"warning: {data} has only {reached:,} subwords, not {size:,}; with all of them, "
+            "much of other texts is unknown: about a quarter is better",
+            file=sys.stderr,
+        )
+    return processor
 
 
 def encode(processor: sentencepiece.SentencePieceProcessor, lines: list[str], target: Path) -> None:

@@ -52,13 +52,15 @@ tokens="$(printf '%s\n' "$least" "$MAX_SOURCE" "$MAX_TARGET" | sort -n | tail -n
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 
-PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m recipes.summarization prepare \
+recipes() { PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m "recipes.$1" "${@:2}"; }
+recipes summarization prepare \
     --recipe "$here/samsum" --work-dir "$work" --texts "$texts" --arch srformer \
     --pieces sentencepiece --vocabulary "$PIECES" \
     --max-source "$MAX_SOURCE" --max-target "$MAX_TARGET" --pieces-from "${PIECES_FROM:-}"
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 prepared="$work/sentencepiece-$PIECES-$MAX_SOURCE-$MAX_TARGET"
+recipes summary_segments "$prepared/pieces" "$SEGMENT" "$TARGET_LENGTH"
 experiment() { # TABLE FOLDER WORD...
     local table="$here/$1" folder="$work/$2" setting changes=()
     shift 2
@@ -72,7 +74,16 @@ settings=(
     "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))" "train.max-epoch=null"
     "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
     "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
+    "generate.sentencepiece-model=$(yaml_text "$prepared/model/spiece.model")"
 )
+# Summaries that ROUGE cannot read are scored with chrF; the best model is that of the least loss.
+if grep -qs '"chrF' "$work/extracts/scores.json"; then
+    settings+=(
+        "score.metrics=[chrf]" "train.eval-rouge=false" "train.eval-rouge-args=null"
+        "train.eval-rouge-remove-bpe=null" "train.best-checkpoint-metric=loss"
+        "train.maximize-best-checkpoint-metric=false"
+    )
+fi
 
 # What a model has to beat: the first words and, of dialogues, the longest turns.
 extracts=""

@@ -18,6 +18,7 @@ experiment() { # TABLE FOLDER WORD...
     local table="$here/$1" folder="$work/$2"
     shift 2
     fairseq-recur experiment run "$here/training.yaml" "$table" --show-validation \
+        --set "generate.sentencepiece-model=$(yaml_text "$work/bpe.model")" \
         --work-dir "$folder" "$@"
 }
 table=(

@@ -19,6 +19,7 @@ experiment() { # FOLDER WORD...
     local folder="$work/scratch/$1"
     shift
     fairseq-recur experiment run "$here/training.yaml" "$here/scratch.yaml" --show-validation \
+        --set "generate.sentencepiece-model=$(yaml_text "$work/bpe.model")" \
         --work-dir "$folder" --jobs "${JOBS:-2}" "$@"
 }
 table=(

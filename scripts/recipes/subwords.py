@@ -1,6 +1,7 @@
 """Pieces of SentencePiece, and of GPT-2's BPE by fairseq."""
 
 import io
+import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,8 @@ MOST_LINES = 10_000_000
 def train_sentencepiece(sentences: Iterable[str], size: int, file: Path, **options: Any) -> None:
     """Learn a BPE model of SentencePiece and write it.
 
-    One thread learns, so the result does not depend on the machine.
+    One thread learns, so the result does not depend on the machine. A text with fewer subwords
+    than asked for gets all of them, and a warning.
 
     Args:
         sentences: training text
@@ -31,13 +33,13 @@ def train_sentencepiece(sentences: Iterable[str], size: int, file: Path, **optio
         options: further options of SentencePieceTrainer
 
     Raises:
-        ConfigError: the text does not have as many subwords
+        ConfigError: the text has more characters than subwords are asked for
     """
     model = io.BytesIO()  # not a file, whose name would become part of the model
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences), model_writer=model, model_type="bpe",
-            vocab_size=size, num_threads=1, minloglevel=2, **options,
+            vocab_size=size, hard_vocab_limit=False, num_threads=1, minloglevel=2, **options,
         )  # fmt: skip
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -46,6 +48,13 @@ def train_sentencepiece(sentences: Iterable[str], size: int, file: Path, **optio
             "(continued.sh)"
         ) from error
     file.write_bytes(model.getvalue())
+    reached = SentencePieces(file).processor.get_piece_size()
+    if reached < size:
+        print(
+            f"warning: the text has only {reached:,} subwords, not {size:,}; with all of them, "
+            "much of other texts is unknown: about a quarter is better",
+            file=sys.stderr,
+        )
 
 
 def learn_from_lines(
@@ -61,7 +70,7 @@ def learn_from_lines(
         file: output
 
     Raises:
-        ConfigError: the text does not have as many subwords
+        ConfigError: the text has more characters than subwords are asked for
     """
     distance = -(-count // MOST_LINES)
     chosen = islice(lines, 0, None, distance)

@@ -16,7 +16,7 @@ from recipes.fetch import SUMS, Archive, fetch, sha256
 from recipes.parallel import chunks, in_order
 from recipes.steps import Made, binarize, need_space, step
 from recipes.subwords import SPIECE, load_pieces, train_sentencepiece
-from recipes.summary_extracts import EXTRACTS, write_extracts
+from recipes.summary_extracts import EXTRACTS, count_words, write_extracts
 from recipes.summary_options import (
     SIDES,
     SPLITS,
@@ -41,6 +41,9 @@ PACKED = 5
 
 CHUNK = 200
 """Words per training sentence of SentencePiece, which skips long lines."""
+
+MOST_BYTES = 4192
+"""Bytes of the longest line that SentencePiece reads; a character has at most four."""
 
 MOST_WORDS = 20_000_000
 """Words from which a SentencePiece model is learned; larger texts are sampled evenly."""
@@ -311,9 +314,9 @@ def learn_from_documents(texts: Path, folder: Path, size: int) -> None:
         size: number of subwords
 
     Raises:
-        ConfigError: the texts do not have as many subwords
+        ConfigError: the texts have more characters than subwords are asked for
     """
-    words = sum(len(line.split()) for line in _training_lines(texts))
+    words = sum(map(count_words, _training_lines(texts)))
     distance = max(1, -(-words // MOST_WORDS))
     chosen = islice(_chunks(texts), 0, None, distance)
     train_sentencepiece(chosen, size, folder / SPIECE, character_coverage=0.9999)
@@ -329,7 +332,9 @@ def _chunks(texts: Path) -> Iterator[str]:
     for line in _training_lines(texts):
         words = line.split()
         for begin in range(0, len(words), CHUNK):
-            yield " ".join(words[begin : begin + CHUNK])
+            text = " ".join(words[begin : begin + CHUNK])
+            step = len(text) if len(text.encode()) <= MOST_BYTES else MOST_BYTES // 4
+            yield from (text[i : i + step] for i in range(0, len(text), step))
 
 
 class Encode:

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 from fairseq_recur.files import write_json, write_text
-from fairseq_recur.scoring.generation import read_hypotheses
-from fairseq_recur.scoring.rouge import VARIANTS
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.evaluation import COMPARED, GENERATED, SCORES, TEXT, score
 from recipes.subwords import load_pieces
-from recipes.summary_extracts import EXTRACTS
+from recipes.summary_extracts import EXTRACTS, metrics_for
 from recipes.summary_flags import generation
 from recipes.summary_options import Choices, DataSet
 from recipes.summary_texts import COUNTS, one_line
@@ -55,7 +54,8 @@ def write_results(
     """
     references = work / "text" / "test.target"
     write_summaries(choices, work / choices.folder / "model", run, references)
-    score(run, choices.arch, references, ("--metrics", *VARIANTS), baseline)
+    metrics = metrics_for(read_lines(references))
+    score(run, choices.arch, references, ("--metrics", *metrics), baseline)
     (system,) = json.loads((run / SCORES).read_text())["systems"].values()
     report = {
         "data": data.name,

@@ -55,9 +55,14 @@ def test_what_is_wrong_is_reported_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_more_subwords_than_the_text_has(texts: Path) -> None:
-    """As a program of its own."""
-    command = [sys.executable, str(PROGRAM), *words(texts, size="4000")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "cannot learn 4000 subwords" in done.stderr and "Traceback" not in done.stderr
+def test_other_numbers_of_subwords_than_the_text_has(texts: Path) -> None:
+    """As a program of its own. A text has no fewer subwords than characters."""
+    for size, status in (("4000", 0), ("5", 2)):
+        command = [sys.executable, str(PROGRAM), *words(texts, size=size)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == status and "Traceback" not in done.stderr
+        if size == "4000":
+            model = texts / "work" / "bpe.model"
+            count = sentencepiece.SentencePieceProcessor(model_file=str(model)).get_piece_size()
+            assert f"has only {count} subwords, not 4,000" in done.stderr
+    assert "cannot learn 5 subwords" in done.stderr

@@ -7,6 +7,8 @@ import runpy
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -197,6 +199,29 @@ def test_the_figure_has_one_point_per_size() -> None:
         "segmented": {8: [15.0, 14.0]},
         "srformer_unit": {8: [3.0]},
     }
+
+
+def test_the_figure_of_one_size_has_the_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A point per system and cost; other records are drawn by size."""
+    figure = runpy.run_path(str(EXAMPLE / "figure.py"))
+    drawn: list[Any] = []
+    monkeypatch.setitem(figure["draw"].__globals__, "save", lambda made, file: drawn.append(made))
+    full = json.loads((EXAMPLE / "results" / "results.json").read_text())
+    systems = ["full_continued", "segmented_16", "srformer_16"]
+    one = {**full, "runs": [run for run in full["runs"] if run["system"] in systems]}
+    for results in (one, full, {**one, "speed": None}):
+        figure["draw"](results, tmp_path / "a.png")
+    labels = [[axes.get_xlabel() for axes in made.axes] for made in drawn]
+    size = "segment size (pieces)"
+    assert labels == [[*figure["COSTS"].values()], [size] * 3, [size] * 2]
+    for axes, quantity in zip(drawn[0].axes, figure["COSTS"]):
+        shown = {bar.get_label(): bar.lines[0].get_data() for bar in axes.containers}
+        assert list(shown) == systems
+        (cost,), (score,) = shown["segmented_16"]
+        assert cost == median(full["speed"]["systems"]["segmented_16"][quantity])
+        assert score == pytest.approx((30.24 + 30.69 + 31.73) / 3, abs=0.01)
 
 
 @pytest.mark.parametrize("name", LINES)

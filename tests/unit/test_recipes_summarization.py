@@ -13,14 +13,24 @@ from typing import Any
 import pytest
 from recipes import archives, summarization, summary_flags
 from recipes.archives import json_lines, objects, read_json, tar_members, zip_lines
-from recipes.subwords import KINDS, Gpt2
-from recipes.summary_extracts import check_script, write_extracts
+from recipes.subwords import KINDS, SPIECE, Gpt2, SentencePieces
+from recipes.summary_extracts import (
+    average_words,
+    lead,
+    longest_turns,
+    metrics_for,
+    write_extracts,
+)
 from recipes.summary_options import AUTO, SPLITS, Choices, choose, read_data_set
 from recipes.summary_prepare import Encode, encode_all, learn_from_documents
 from recipes.summary_readers import READERS, Document, arxiv, mediasum, split_story, xsum
+from recipes.summary_report import write_results
+from recipes.summary_segments import describe, suggest
+from recipes.summary_segments import main as print_segments
 from recipes.summary_texts import one_line, write_texts
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.rouge import VARIANTS
 from tests.docs.commands import parse
 from tests.summarization_mirror import MAKERS, gpt2, tar_gz
 
@@ -313,23 +323,86 @@ def test_extracts(tmp_path: Path) -> None:
     assert [s["metric"] for s in scores["lead-3"]][:2] == ["rouge1", "rouge2"]
 
 
+WEATHER = "\u4eca\u5929\u7684\u5929\u6c14"  # five Chinese characters
+
+
 @pytest.mark.parametrize(
-    "lines, numbers",
+    "lines, score",
     [
-        ("\u0434\u0430\n\u043d\u0435\u0442\n", "0 of the 5"),
-        ("\u4eca\u5929\u7684\u5929\u6c14 2024\n" * 2, "8 of the 18"),  # a year in each line
-        ("...\n!\n", "0 of the 0"),
+        (["\u0434\u0430 \u043d\u0435\u0442 \u0434\u0430"], 100.0),
+        ([f"{WEATHER} 2024"] * 2, 100.0),  # a year in each line
+        (["...", "!"], 100.0),
     ],
 )
-def test_summaries_that_rouge_does_not_read(tmp_path: Path, lines: str, numbers: str) -> None:
+def test_summaries_that_rouge_does_not_read_are_scored_with_chrf(
+    tmp_path: Path, lines: list[str], score: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("train.target", "test.source", "test.target"):
-        (tmp_path / name).write_text(lines, encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"test.target: ROUGE reads only {numbers} letters"):
-        write_extracts(tmp_path, tmp_path)
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_extracts(tmp_path, tmp_path)
+    (scores,) = json.loads((tmp_path / "scores.json").read_text()).values()
+    assert [(one["metric"], one["score"]) for one in scores] == [("chrF2", score)]
+    assert "these summaries are scored with chrf" in capsys.readouterr().out
 
 
-def test_accents_and_single_foreign_summaries_are_no_other_script(tmp_path: Path) -> None:
-    check_script(["\u00c9t\u00e9 \u00e0 Z\u00fcrich", "\u0434\u0430"], tmp_path)
+def test_accents_and_single_foreign_summaries_are_no_other_script() -> None:
+    assert metrics_for(["\u00c9t\u00e9 \u00e0 Z\u00fcrich", "\u0434\u0430"]) == VARIANTS
+
+
+def test_results_have_the_metric_of_the_extracts(tmp_path: Path) -> None:
+    """Also where a training is compared with another."""
+    choices, line = chosen(pieces="sentencepiece"), "\u0434\u0430 \u043d\u0435\u0442"
+    model, run = tmp_path / choices.folder / "model", tmp_path / "run"
+    for folder in (model, run, tmp_path / "text", tmp_path / "extracts"):
+        folder.mkdir(parents=True)
+    for name in ("train.source", "train.target", "test.source", "test.target"):
+        (tmp_path / "text" / name).write_text(f"{line}\n" * 20, encoding="utf-8")
+    (tmp_path / "text" / "counts.json").write_text("{}")
+    write_extracts(tmp_path / "text", tmp_path / "extracts")
+    learn_from_documents(tmp_path / "text", model, 12)
+    pieces = " ".join(SentencePieces(model / SPIECE).encode(line))
+    (run / "generate.out").write_text("".join(f"H-{i}\t-0.1\t{pieces}\n" for i in range(20)))
+    data = read_data_set(RECIPES / "samsum" / "data.yaml")
+    for baseline in (None, run):
+        write_results(data, choices, tmp_path, run, "checkpoint_best.pt", [], baseline)
+        report = json.loads((run / "results.json").read_text())
+        assert [(one["metric"], one["score"]) for one in report["scores"]] == [("chrF2", 100.0)]
+        assert {one["metric"] for one in report["extracts"]["lead-2"]} == {"chrF2"}
+
+
+def test_words_of_scripts_without_blanks_are_characters(tmp_path: Path) -> None:
+    (tmp_path / "train.target").write_text(f"{WEATHER} X11\n{WEATHER}\n", encoding="utf-8")
+    assert average_words(tmp_path) == 6  # 5.5, rounded to even
+    assert lead(f"{WEATHER}X11\u3002{WEATHER}", 7) == f"{WEATHER}X11\u3002"
+    assert lead(f"  {WEATHER[:2]}  {WEATHER} <n> {WEATHER}", 7) == f"{WEATHER[:2]} {WEATHER}"
+    turns = ["A: " + WEATHER[:n] for n in (1, 5, 2, 4)]
+    assert longest_turns(" <n> ".join(turns)) == " ".join(turns[1:])
+    # A face of Japanese signs in a text with blanks is one word.
+    assert lead("so happy (\uff3e\u03c9\uff3e) today, thank you", 4) == (
+        "so happy (\uff3e\u03c9\uff3e) today,"
+    )
+
+
+def test_segments_that_are_never_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lengths include the end symbol; the proposed values are those that give no warning."""
+    sources, targets = [160] * 9 + [1600], [30] * 10
+    report, warning = describe(sources, targets, 16, 24)
+    assert "have 19.0 segments on average, at most 100; 10.0% have more than" in report
+    assert "with SEGMENT=64 TARGET_LENGTH=30 there would be 5.2" in warning
+    assert describe([160] * 10, targets, 16, 10)[1] == ""
+    assert "100.0% have more" in describe([161] * 10, targets, 16, 10)[0]
+    for lengths, summaries in (([161] * 10, [3]), ([9000, 20] * 50, [5]), ([5], [2])):
+        size, length = suggest(lengths, summaries)
+        assert describe(lengths, summaries, size, length)[1] == ""
+        assert 4 <= sum(-(-n // size) for n in lengths) / len(lengths) <= 8
+    for side in ("source", "target"):
+        (tmp_path / f"train.{side}").write_text(" ".join("a" * 16) + "\n")
+    assert print_segments([str(tmp_path), "16", "1"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("SEGMENT=16: the training texts have 2.0 segments on average")
+    assert printed.err.startswith("warning: there should be 4 to 16 segments")
+    assert print_segments([str(tmp_path / "none"), "16", "1"]) == 2
+    assert "train.source'; prepare the data first" in capsys.readouterr().err
 
 
 def documents(*splits: str) -> list[Document]:
@@ -531,14 +604,28 @@ def test_words_beyond_the_limit_are_not_encoded(tmp_path: Path) -> None:
     ]
 
 
-def test_sentencepiece_learns_from_long_texts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["lorem ipsum dolor sit amet " * 900, WEATHER * 900])
+def test_sentencepiece_learns_from_long_texts(tmp_path: Path, line: str) -> None:
     """Lines longer than its limit of 4192 bytes would be left out."""
     for side in ("source", "target"):
-        (tmp_path / f"train.{side}").write_text(" ".join(["lorem ipsum dolor sit amet"] * 900))
+        (tmp_path / f"train.{side}").write_text(line, encoding="utf-8")
     learn_from_documents(tmp_path, tmp_path, 30)
-    assert (tmp_path / "spiece.model").is_file()
-    with pytest.raises(ConfigError, match="cannot learn 9,999 subwords"):
-        learn_from_documents(tmp_path, tmp_path, 9999)
+    assert "<unk>" not in SentencePieces(tmp_path / SPIECE)(line[:5])
+
+
+def test_a_text_with_fewer_subwords_than_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It gets those that there are; fewer than its characters are still an error."""
+    for side in ("source", "target"):
+        (tmp_path / f"train.{side}").write_text("ab abc\n" * 20)
+    learn_from_documents(tmp_path, tmp_path, 9)
+    assert capsys.readouterr().err == ""
+    learn_from_documents(tmp_path, tmp_path, 9999)
+    reached = SentencePieces(tmp_path / SPIECE).processor.get_piece_size()
+    assert f"has only {reached} subwords, not 9,999" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="cannot learn 5 subwords.*required_chars"):
+        learn_from_documents(tmp_path, tmp_path, 5)
 
 
 def prepare(work: Path, name: str, *words: Any) -> int:
