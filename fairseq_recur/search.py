@@ -21,6 +21,10 @@ OPTIONS = (
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
+STEEPEST = 10
+"""Exponent of a length penalty beyond which the power of a length may overflow."""
+
+
 def fits(value: Any, kind: Any) -> bool:
     """Whether an option of a type, a key of `EXPECTED`, can have a value."""
     if kind is bool or isinstance(value, bool):
@@ -53,6 +57,8 @@ def search_options(
         raise ConfigError(f"min_len={found.min_len}: expected at least 0")
     if not 1 <= nbest <= found.beam:
         raise ConfigError(f"nbest={nbest} of beam={found.beam}: expected 1 to the beam")
+    if abs(found.lenpen) > STEEPEST:
+        raise ConfigError(f"lenpen={found.lenpen}: expected -{STEEPEST} to {STEEPEST}")
     if words is not None and found.sampling_topk > words:
         raise ConfigError(
             f"sampling_topk={found.sampling_topk}: the dictionary has {words} words; give at most "

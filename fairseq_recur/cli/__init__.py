@@ -142,7 +142,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors about unknown arguments suggest similar names."""
+    """A parser that suggests names similar to unknown ones, and refuses empty values."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **kwargs})
@@ -159,6 +159,13 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.refuse("argument", unknown[0].split("=")[0], self._option_string_actions)
+        for action in self._actions:
+            value = getattr(namespace, action.dest, None)
+            given = value if isinstance(value, list) else [value]
+            # A tab may be a separator.
+            if any(isinstance(text, str) and not text.strip(" \n") for text in given):
+                name = "/".join(action.option_strings) or action.metavar or action.dest
+                self.error(f"argument {name}: expected a value, found a blank one; give one")
         return namespace, unknown
 
     def refuse(self, kind: str, word: str, known: Iterable[str]) -> NoReturn:

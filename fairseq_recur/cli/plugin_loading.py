@@ -47,15 +47,14 @@ def _taken_out(argv: Iterable[str]) -> tuple[list[str], list[str]]:
     folders: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == "--user-dir":
-            value = next(words, "")
-            if not value or value.startswith("--"):
-                raise ConfigError(f"--user-dir is followed by {value!r}; expected a folder")
-            folders.append(value)
-        elif word.startswith("--user-dir="):
-            folders.append(word.split("=", 1)[1])
-        else:
+        name, joined, value = word.partition("=")
+        if name != "--user-dir":
             rest.append(word)
+            continue
+        value = value if joined else next(words, "")
+        if not value.strip() or value.startswith("--"):
+            raise ConfigError(f"--user-dir is followed by {value!r}; expected a folder")
+        folders.append(value)
     return rest, folders
 
 

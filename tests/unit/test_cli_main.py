@@ -99,6 +99,8 @@ def test_list_of_train_shows_all_names(capsys: pytest.CaptureFixture[str]) -> No
             ["translate", "--", "-x.pt", "a.txt", "--cpu"],
             "'--cpu' after --, which ends the options",
         ),
+        (["score", "--reference=", "--system", "a=b"], "argument --reference: expected a value"),
+        (["plot", "curves", "", "--output", "a.png"], "argument LOG: expected a value, found"),
         (["average", "--imputs", "a", "--inputs", "b", "--output", "c"], "did you mean --inputs?"),
     ],
 )

@@ -52,6 +52,7 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
         (["--user-dir", str(file)], "is a file; expected a folder"),
         (["--user-dir"], "expected a folder"),
         (["--user-dir", "--lr"], "expected a folder"),
+        (["--user-dir="], "expected a folder"),
     ):
         with pytest.raises(ConfigError, match=message):
             add_option(given)

@@ -165,6 +165,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
         (["--eval-rouge-args", '{"min_len": "55"}'], "min_len='55': expected a whole number"),
         (["--eval-rouge-args", '{"beam": 2.5}'], "beam=2.5: expected a whole number"),
         (["--eval-rouge-args", '{"lenpen": "2"}'], "lenpen='2': expected a number; leave out"),
+        (["--eval-rouge-args", '{"lenpen": 1e30}'], "lenpen=1e+30: expected -10 to 10"),
         (["--eval-rouge-args", '{"lenpen": NaN}'], "lenpen=nan: expected a number"),
         (["--eval-rouge-args", '{"max_len_b": null}'], "max_len_b=None: expected a whole number"),
         (["--eval-rouge-args", '{"sampling": 1}'], "sampling=1: expected true or false"),
