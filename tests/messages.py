@@ -206,7 +206,7 @@ class Reader:
             reported = (
                 name == "add" and "Problems" in self.imported[self.places[self.scope_of[node]]]
             )
-            if (receiver, name) == ("parser", "error") or reported:
+            if (receiver in ("parser", "self") and name == "error") or reported:
                 return node.args[0]
             if (receiver, name) == ("sys", "exit") and node.args:
                 return None if isinstance(node.args[0], (ast.Call, ast.Name)) else node.args[0]
