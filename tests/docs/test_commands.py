@@ -150,7 +150,9 @@ def test_settings_of_commands_are_read(path: Path) -> None:
             names = [word.split("=")[0] for word in words[1:]]
         for name in set(names) - OF_TORCH:
             folder = (ROOT / words[1]).parent if words[:1] == ["bash"] else path.parent
-            assert re.search(rf"\b({name}|{name.lower()})\b", readable(folder)), name
+            # A variable of a shell script, a name in quotes, or a field of settings.
+            used = rf"\$\{{?{name}\b|[\"']{name}[\"']|^    {name.lower()}: "
+            assert re.search(used, readable(folder), re.M), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
