@@ -178,6 +178,13 @@ def repeat(folder: Path) -> None:
     torch.save({"shared.weight": torch.zeros(1).expand(LARGE, 16)}, folder / "pytorch_model.bin")
 
 
+def lose(folder: Path) -> None:
+    """An index with a weight that its shard lacks."""
+    (folder / "model.safetensors").rename(folder / "shard.safetensors")
+    places = {"weight_map": {"shared.weight": "shard.safetensors", "lost": "shard.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(places))
+
+
 DEEP = "[" * 100_000
 BROKEN: dict[str, Any] = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json in"),
@@ -189,6 +196,7 @@ BROKEN: dict[str, Any] = {
     "deflated": (deflate, "bytes: expected uncompressed ones"),
     "flipped": (flip, "damaged: "),
     "repeated": (repeat, "something other than named, dense tensors"),
+    "lost weight": (lose, "names lost, but no shard has these weights; get the shards again"),
     "no tokenizer": (lambda f: (f / "spiece.model").unlink(), "no tokenizer in"),
     "half a tokenizer": (lambda f: damage(f, "spiece.model"), "spiece.model is damaged"),
     "sentinels": (write("tokenizer_config.json", '{"extra_ids": "x"}'), "config.json is damaged"),
@@ -216,6 +224,35 @@ def test_broken_folders_are_refused(
 def test_a_tokenizer_of_another_model(folders: Folders) -> None:
     with pytest.raises(ConfigError, match="tokenizer .* beyond the 20 rows"):
         t5_vocabulary(*t5_pieces(folders("v1.0"), 20), 20, 0, 1, Path("folder"))
+
+
+def test_a_byte_level_tokenizer_needs_an_unknown_word(
+    copied: Callable[[str], Path], tmp_path: Path, capsys: Capture
+) -> None:
+    folder = copied("codet5")
+    tokens = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    tokens["unknown"] = tokens.pop("<unk>")
+    (folder / "vocab.json").write_text(json.dumps(tokens), encoding="utf-8")
+    message = refused(capsys, folder, tmp_path / "out")
+    assert "has no token <unk>; give the tokenizer of a CodeT5" in message
+
+
+def test_models_that_the_format_lacks_are_refused(
+    folders: Folders, tmp_path: Path, capsys: Capture
+) -> None:
+    """A model that scales its logits as an mT5, and a BART with two numbers of positions."""
+    source = next(converted(folders("v1.0")).glob("*.pt"))
+    message = refused(capsys, source, tmp_path / "back", "--like", folders("mt5"))
+    assert "scales its logits, but mt5 does not; leave out --like" in message
+    file = next(converted(folders("bart")).glob("*.pt"))
+    state = read_state(file)
+    state["model"]["decoder.embed_positions.weight"] = torch.zeros(9, 16)
+    (tmp_path / "bart").mkdir()
+    for other in converted(folders("bart")).iterdir():
+        shutil.copy(other, tmp_path / "bart")
+    torch.save(state, tmp_path / "bart" / file.name)
+    message = refused(capsys, tmp_path / "bart" / file.name, tmp_path / "back")
+    assert "positions in the encoder and 7 in the decoder; expected equally many" in message
 
 
 def test_no_code_in_weights_is_run(
