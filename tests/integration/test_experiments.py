@@ -248,6 +248,16 @@ def test_wrong_test_sets_are_refused(
     assert not (done / "work/other_sets/none").exists()
 
 
+def test_without_a_trained_system_nothing_is_scored(
+    done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "work").mkdir()
+    shutil.copy(done / "work" / ABOUT, tmp_path / "work")
+    argv = ["experiment", "score", str(tmp_path / "work"), "--test", "a", str(corpus / "test")]
+    assert main(argv) == 2
+    assert "work has no trained system; run the experiment first" in capsys.readouterr().err
+
+
 def test_a_test_set_that_a_metric_cannot_score_is_refused(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

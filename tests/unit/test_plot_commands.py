@@ -57,6 +57,24 @@ def test_forecasts_of_one_row_can_be_seen() -> None:
     assert (one.get_marker(), two.get_marker()) == (".", "")
 
 
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("window,date,a,a actual\n0,today,one,2\n", "is not a file of forecasts (could not conve"),
+        ("window,date,a,a actual\n0,today,1\n", "is not a file of forecasts (list index out"),
+        ("window,date,a,a actual\n", "has no forecasts; give the --output of fairseq-recur forec"),
+        ("window,date\n0,today\n", "has no forecasts; give the --output of fairseq-recur forec"),
+    ],
+)
+def test_files_that_are_no_forecasts_are_refused(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, figure = tmp_path / "f.csv", tmp_path / "f.png"
+    file.write_text(content)
+    assert main(["plot", "forecast", str(file), "--output", str(figure)]) == 2
+    assert f"{file} {message}" in capsys.readouterr().err and not figure.exists()
+
+
 def test_every_text_of_a_figure_is_saved_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
