@@ -2,8 +2,8 @@
 # Rebuild an averaged checkpoint of a recorded table:
 #     bash examples/modeling_recurrence/rebuild.sh EXPERIMENT SYSTEM [SEED]
 #
-# EXPERIMENT is trained, continued, continued_gpu, overview, rsa, figure5, short_cut or causes, as
-# README.md names their folders; SYSTEM is a row of its table. Sets up the environment, fetches and
+# EXPERIMENT is trained, continued, continued_gpu, overview, table4, rsa, figure5, short_cut or
+# causes, as README.md names their folders; SYSTEM is a row of its table. Sets up the environment, fetches and
 # prepares the corpus, trains the model that the system starts from, if there is one, then the
 # system, averages and scores. Stop it at any time, and start it again to continue: nothing is done
 # twice. WORK is the folder of all results, TEXT a folder that has the text already. With PRINT=1
@@ -19,7 +19,7 @@ experiment="$1" system="$2" SEED="${3:-1}"
 number SEED
 table="$experiment" corpora=(multi30k_cpu) prepared=multi30k_4k merges=4000 changes=(--set speed=null)
 case "$experiment" in
-    overview | rsa | figure5 | short_cut | causes) ;;
+    overview | table4 | rsa | figure5 | short_cut | causes) ;;
     trained | continued | continued_gpu)
         table=continued corpora=(multi30k_trained) prepared=multi30k merges=10000 changes=()
         case "$experiment" in
@@ -27,8 +27,8 @@ case "$experiment" in
             continued) corpora+=(further) ;;
             continued_gpu) corpora+=(further_gpu) ;;
         esac ;;
-    *) fail "EXPERIMENT $experiment; expected trained, continued, continued_gpu, overview, rsa," \
-        "figure5, short_cut or causes" ;;
+    *) fail "EXPERIMENT $experiment; expected trained, continued, continued_gpu, overview, table4," \
+        "rsa, figure5, short_cut or causes" ;;
 esac
 known="$(sed -n 's/^  \([^ #:]*\):.*/\1/p' "$here/tables/$table.yaml")"
 if ! grep -qxF -e "$system" <<< "$known"; then

@@ -210,7 +210,10 @@ def _places(path: str, header: list[str], columns: Sequence[str]) -> tuple[int, 
         raise ConfigError(f"--series-columns names {', '.join(again)} twice; give each name once")
     for name in columns:
         if name not in known:
-            raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")
+            raise ConfigError(
+                f"{path} has no column {name} (--series-columns, --variable); expected some of "
+                f"{', '.join(known)}"
+            )
     return of_date, [header.index(name) for name in columns] if columns else named
 
 

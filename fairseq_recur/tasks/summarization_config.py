@@ -132,6 +132,12 @@ def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
+    if cfg.max_target_positions < 2:
+        yield (
+            f"--max-target-positions {cfg.max_target_positions}: expected at least 2, for a word "
+            "and the end of the summary"
+        )
+        return
     try:
         search_options(options, 1, cfg.max_source_positions, cfg.max_target_positions)
     except ConfigError as error:

@@ -515,7 +515,8 @@ REBUILT = [
     ("trained", "rsa", 1, "trained_cpu"), ("trained", "disan", 1, "trained_others_cpu"),
     ("continued", "biarn", 3, "continued_cpu"), ("continued", "closed", 2, "continued_options_cpu"),
     ("continued_gpu", "gated_sum", 2, "continued_gpu"),
-    ("overview", "biarn_continued", 1, "multi30k_cpu"), ("rsa", "short_0", 3, "rsa_cpu"),
+    ("overview", "biarn_continued", 1, "multi30k_cpu"),
+    ("table4", "rnn_multicolumn", 1, "table4_cpu"), ("rsa", "short_0", 3, "rsa_cpu"),
     ("figure5", "steps_16", 1, "figure5_cpu"), ("short_cut", "6_layers_top", 1, "short_cut_cpu"),
     ("causes", "biarn_lr", 1, "causes_cpu"),
 ]  # fmt: skip

@@ -84,7 +84,7 @@ WRONG = [
     ("text --positions 100 --lags 100", "than the 100 of text"),
     ("text --threshold 0.1", "is read as words; leave it out, or give --kind"),
     ("text --variable a --kind characters", "--variable needs a series"),
-    ("s.csv --variable pressure", "no column pressure; expected some of load, temperature"),
+    ("s.csv --variable pressure", "no column pressure (--series-columns, --variable); expec"),
     ("s.csv --threshold nan", "--threshold nan: expected 0 to 100; give a number in"),
     ("flat.csv", "flat.csv: x is constant; choose another"),
     ("latin", "latin is not UTF-8 text"),

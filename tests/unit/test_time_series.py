@@ -82,7 +82,7 @@ def test_forms_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     )
     with pytest.raises(ConfigError, match="line 2: found 'good' as state, the first of 9 such"):
         read_series(str(path))
-    with pytest.raises(ConfigError, match=r"no column x; expected some of T \(K\), wind, state$"):
+    with pytest.raises(ConfigError, match=r"no column x .* some of T \(K\), wind, state$"):
         read_series(str(path), ["x"])
     series = read_series(str(path), ["wind", "T (K)"])
     assert series.names == ["wind", "T (K)"]
@@ -211,7 +211,7 @@ def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
         ({"label_length": 13}, "--label-length 13: expected at most --input-length 12"),
         ({"series_file": None}, "give a CSV file with --series-file"),
         ({"series_file": "nowhere.csv"}, "--series-file nowhere.csv: no such file"),
-        ({"series_columns": "load,x"}, "no column x; expected some of load, temperature"),
+        ({"series_columns": "load,x"}, "no column x .*; expected some of load, temperature"),
         ({"split_fractions": "1,2"}, "--split-fractions 1,2: expected three numbers"),
         ({"split_fractions": "0.9,0.9,0.1"}, "they add up to more than 1"),
         ({"split_months": "9,1,1"}, "--split-months 9,1,1 has no effect with --split-fractions"),
