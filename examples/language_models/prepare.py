@@ -54,10 +54,10 @@ CHUNK = 1 << 20
 
 
 def write_bytes(raw: Path, held_out: int, folder: Path, keep_line_ends: bool = False) -> None:
-    """Write a file's bytes as fairseq's binary data: one token a byte, but none a line's end.
+    """Write a file's bytes as fairseq's binary data: one token a byte, line ends left out.
 
-    A token is called by the byte's number. Bytes that the training set lacks are unknown. The code
-    of Dai et al. leaves line ends out, too.
+    The code of Dai et al. leaves them out, too. A token is called by the byte's number. Bytes that
+    the training set lacks are unknown.
 
     Args:
         raw: the file
@@ -171,13 +171,15 @@ def main(words: Sequence[str] | None = None) -> int:
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes"
     )
     parser.add_argument(
-        "--share", type=int, default=100, choices=range(1, 101), metavar="PERCENT",
+        "--share", type=int, default=100, metavar="PERCENT",
         help="of the training set (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--keep-line-ends", action="store_true", help="of enwik8, which the paper leaves out"
     )
     args = parser.parse_args(words)
+    if not 1 <= args.share <= 100:
+        parser.error(f"--share {args.share}: expected 1 to 100")
     if args.keep_line_ends and args.name != "enwik8":
         parser.error(f"--keep-line-ends has no effect on {args.name}, only on enwik8; leave it out")
     try:

@@ -56,8 +56,8 @@ def learn(
     processor = sentencepiece.SentencePieceProcessor(model_file=str(work / "bpe.model"))
     if (reached := processor.get_piece_size()) < size:
         print(
-            f"warning: {data} has only {reached:,} subwords, not {size:,}; with all of them, "
-            "much of other texts is unknown: about a quarter is better",
+            f"warning: {data} has only {reached:,} subwords, not {size:,}; choose fewer, as "
+            "the rarest are unknown in other texts",
             file=sys.stderr,
         )
     return processor

@@ -142,7 +142,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests names similar to unknown ones, and refuses empty values."""
+    """A parser that suggests names similar to unknown ones, and refuses blank values."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **kwargs})

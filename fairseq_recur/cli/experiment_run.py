@@ -24,7 +24,7 @@ from fairseq_recur.experiments.runner import (
     plugin_environment,
     stoppable,
 )
-from fairseq_recur.experiments.runs import SystemRun, runs_of, with_starts
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.files import write_json
@@ -92,9 +92,8 @@ def write_about(args: argparse.Namespace, work: Path, parameters: dict[str, int]
 
 
 def runs_from(args: argparse.Namespace) -> list[SystemRun]:
-    """Return the runs that the arguments request, and put the rows that they need into these."""
+    """Return the runs that the arguments request."""
     experiment = read_experiment(args.files, args.set)
-    args.systems = with_starts(experiment, args.systems)
     work = Path(args.work_dir).resolve()
     return runs_of(experiment, work, args.systems, list(dict.fromkeys(args.seeds)))
 

@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar=("NAME", "PREFIX"),
         help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text, or subwords like those of the "
-        "experiment's data, which it has to be if `generate` has no bpe; repeat the option for "
-        "further sets",
+        "experiment's data; only subwords if `generate` has no bpe; repeat the option for further "
+        "sets",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
 

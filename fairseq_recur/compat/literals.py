@@ -111,6 +111,7 @@ DATA_MODULES = {"fairseq.data.codedataset"}
 @evaluated.action
 def replace_eval() -> None:
     """Give fairseq's modules that call eval() a global of this name that runs no code."""
+    # A copy is made at once; while a list of the items grows, another import may add modules.
     for name, module in sys.modules.copy().items():
         if name.split(".")[0] in ("fairseq", "fairseq_cli") and type(module) is types.ModuleType:
             replacement = evaluate_data if name in DATA_MODULES else evaluate

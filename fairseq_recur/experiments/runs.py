@@ -279,23 +279,13 @@ def pairs(words: list[str]) -> dict[str, str]:
     return found
 
 
-def with_starts(experiment: Experiment, systems: Sequence[str]) -> list[str]:
-    """Return names of rows, and those of the rows that they start from; empty for all."""
-    found = list(systems)
-    for name in found:  # which grows
-        row = experiment.systems.get(name)  # `runs_of` refuses unknown names
-        if row is not None and row.start_from is not None and row.start_from not in found:
-            found.append(row.start_from)
-    return found
-
-
 def runs_of(
     experiment: Experiment, work: Path, systems: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[SystemRun]:
     """Return the runs of an experiment, the first seed of all systems first.
 
     Args:
-        systems: names of rows; empty for all
+        systems: names of rows, which bring the rows that they start from; empty for all
         seeds: empty for those of the experiment
 
     Raises:
@@ -307,9 +297,14 @@ def runs_of(
     if unknown:
         known = ", ".join(experiment.systems)
         raise ConfigError(f"no system {', '.join(unknown)} in the table; choose from {known}")
-    chosen = [s for s in experiment.systems.values() if not systems or s.name in systems]
+    chosen = list(systems or experiment.systems)
+    for name in chosen:  # which grows
+        first = experiment.systems[name].start_from
+        if first is not None and first not in chosen:
+            chosen.append(first)
     return [
         SystemRun(experiment, system, seed, work)
         for seed in dict.fromkeys(seeds or experiment.seeds)
-        for system in chosen
+        for system in experiment.systems.values()
+        if system.name in chosen
     ]

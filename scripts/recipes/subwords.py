@@ -51,8 +51,8 @@ def train_sentencepiece(sentences: Iterable[str], size: int, file: Path, **optio
     reached = SentencePieces(file).processor.get_piece_size()
     if reached < size:
         print(
-            f"warning: the text has only {reached:,} subwords, not {size:,}; with all of them, "
-            "much of other texts is unknown: about a quarter is better",
+            f"warning: the text has only {reached:,} subwords, not {size:,}; choose fewer, as "
+            "the rarest are unknown in other texts",
             file=sys.stderr,
         )
 

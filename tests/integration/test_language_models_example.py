@@ -564,10 +564,22 @@ def test_a_share_of_an_archive_is_its_beginning(
     assert (part / ".key").read_text() != (whole / ".key").read_text()
 
 
-def test_line_ends_are_of_enwik8(modules: Callable[[str], Any], tmp_path: Path) -> None:
-    """The other sets have none, or have them as words."""
-    with pytest.raises(SystemExit):
-        modules("prepare").main(["text8", "--work-dir", str(tmp_path), "--keep-line-ends"])
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        # The other sets have no line ends, or have them as words.
+        (["--keep-line-ends"], "--keep-line-ends has no effect on text8, only on enwik8"),
+        (["--share", "0"], "--share 0: expected 1 to 100"),
+        (["--share", "101"], "--share 101: expected 1 to 100"),
+    ],
+)
+def test_wrong_flags_of_the_preparation(
+    flags: list[str], message: str, modules: Callable[[str], Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as left:
+        modules("prepare").main(["text8", "--work-dir", str(tmp_path), *flags])
+    assert left.value.code == 2 and message in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
 

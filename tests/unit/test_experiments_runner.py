@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from fairseq_recur.cli import experiment_check, experiment_run, experiment_stop,
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import folder_lock, runner, speed
 from fairseq_recur.experiments.runner import OF_3_10, Runner, Stopped, plugin_environment
-from fairseq_recur.experiments.runs import SystemRun, with_starts
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold
 from tests.unit.test_experiments import STARTED, runs
@@ -124,20 +125,29 @@ def test_a_row_without_its_first_model_is_not_begun(tmp_path: Path, calls: Any) 
     assert waiting() == [b.name] and calls() == []
 
 
-def test_a_chosen_row_brings_the_rows_that_it_starts_from(tmp_path: Path) -> None:
-    """Also those that these start from; the folder records them all, for `status`."""
+def test_a_chosen_row_brings_the_rows_that_it_starts_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that these start from; `status` lists the same runs."""
     experiment = three(tmp_path)[0].experiment
     systems = experiment.systems
     systems["c"].start_from = "b"
-    assert with_starts(experiment, ["c"]) == ["c", "b", "a"]
-    assert with_starts(experiment, ["a", "b", "unknown"]) == ["a", "b", "unknown"]
-    assert with_starts(experiment, []) == []
+
+    def chosen(*names: str) -> list[str]:
+        return [run.system.name for run in runs_of(experiment, tmp_path, names, [1])]
+
+    assert chosen("c") == ["a", "b", "c"] and chosen("b") == ["a", "b"] and chosen("a") == ["a"]
+    assert chosen() == [*systems]
     words = {"files": [str(tmp_path / "t.yaml")], "set": [], "seeds": []}
     args = argparse.Namespace(**words, work_dir=str(tmp_path / "work"), systems=["b"])
     assert [run.name for run in experiment_run.runs_from(args)] == ["a seed 1", "b seed 1"]
     (tmp_path / "work").mkdir()
     experiment_run.write_about(args, tmp_path / "work", {})
-    assert read_json(tmp_path / "work/command.json")["systems"] == ["b", "a"]
+    capsys.readouterr()
+    assert main(["experiment", "status", str(tmp_path / "work")]) == 0
+    assert re.findall(r"^  (\w seed \d): waiting", capsys.readouterr().out, re.M) == [
+        "a seed 1", "b seed 1"
+    ]  # fmt: skip
 
 
 STUBBORN = """
