@@ -123,7 +123,7 @@ def decoding(result: Row) -> Iterator[list[str]]:
     title, decimals = last.get(name or "", ("", 0))
     shares = used(result["rows"])
     yield [
-        "beam", "source", "system", "sentences/s", "of the first", "pieces out",
+        "beam", "source", "system", "sentences/s", "of the first", "tokens out",
         *([title] if name else []), *(USED[name] for name in shares),
     ]  # fmt: skip
     for row in result["rows"]:

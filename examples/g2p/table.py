@@ -14,7 +14,7 @@ from fairseq_recur.scoring.tables import markdown
 METRICS = ("WER", "PER")
 AVERAGES = ("system", "seeds", "WER", "PER", "lowest on", "parameters")
 DIFFERENCES = (
-    "system", "difference", "relative", "lower on", "p", "p corrected", "p pooled"
+    "system", "difference", "relative", "lower on", "p", "p corrected", "p words"
 )  # fmt: skip
 
 MARKERS = "o^sDv"
@@ -130,7 +130,7 @@ def notes(results: Results) -> list[str]:
         "that all systems have",
         f"- difference, lower on, p: WER against {baseline}. p: {sign_flip_test(total)}; "
         "corrected by Holm's method for the number of systems",
-        f"- p pooled, by seed: paired bootstrap over the {words:,} words of all languages, for the "
+        f"- p words, by seed: paired bootstrap over the {words:,} words of all languages, for the "
         "seeds trained here, two-sided and corrected likewise; it says nothing of other languages",
         f"- `{results['command']}`",
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "

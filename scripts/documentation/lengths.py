@@ -39,21 +39,21 @@ def read_rows(files: Sequence[str]) -> list[Row]:
     return [row for f in files for row in json.loads((RESULTS / f).read_text("utf-8"))["rows"]]
 
 
-def pieces(row: Row) -> int:
+def tokens(row: Row) -> int:
     """Return the source's length; decoding, which has an output, also counts its end."""
     return int(row["source"]) - ("output" in row)
 
 
 def speeds(rows: Sequence[Row], system: str) -> Points:
     """Return a system's speed relative to full attention in each round, by length."""
-    return {pieces(row): row["of_first"] for row in rows if row["system"] == system}
+    return {tokens(row): row["of_first"] for row in rows if row["system"] == system}
 
 
 def memory(rows: Sequence[Row], system: str) -> Points:
     """Return a system's peak memory relative to full attention, by length."""
-    full = {pieces(row): row["peak_mib"] for row in rows if row["system"] == FULL}
+    full = {tokens(row): row["peak_mib"] for row in rows if row["system"] == FULL}
     return {
-        pieces(row): [row["peak_mib"] / full[pieces(row)]]
+        tokens(row): [row["peak_mib"] / full[tokens(row)]]
         for row in rows
         if row["system"] == system
     }
@@ -82,12 +82,12 @@ def draw() -> Any:
                 if points := quantity(rows[work], system):
                     draw_points(panel, points, work, system)
     panels[2].set(title="peak memory", ylabel="relative to full attention")
-    lengths = sorted({pieces(row) for work in rows.values() for row in work})
+    lengths = sorted({tokens(row) for work in rows.values() for row in work})
     for axes in panels:
         axes.axhline(1.0, color=COLOURS[-1], lw=1.2, ls=":", label="full attention")
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.set_xlabel("source (pieces)")
+        axes.set_xlabel("source (tokens)")
         axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
         plain_axes(axes)
     shown = dict(zip(*reversed(panels[2].get_legend_handles_labels())))

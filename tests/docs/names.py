@@ -5,7 +5,7 @@ from pathlib import Path
 RSA = {"I": "5,0,0,0,0,0", "II": "3,0,0,2,0,0", "III": "3,1,1,0,0,0", "IV": "3,0,0,0,1,1"}
 HOSTS = ("informer", "log_sparse", "xl_forecaster")
 WITH_AND_WITHOUT = {name: f"{name}|rsa_{name}" for name in HOSTS}
-CONTROLS = "transformer|transformer_continued|transformer_large|wider"
+CONTINUED = "transformer|transformer_continued"
 USUAL_SIZE = "pairs 32 & segments 4 & width 64"
 ABLATIONS = {"I": "no `O_S`", "II": "no norm", "III": "no neuron", "IV": "the current segment"}
 
@@ -17,14 +17,13 @@ EVERYWHERE = {
     "R-Lsum": "rougeLsum",
     "difference from the Transformer": "difference",
     "p corrected": "corrected",
-    "p, corrected": "corrected",
+    "p, all seeds": "pooled & p",
     "p pooled": "pooled & corrected",
     "validation loss": "valid_loss",
     "paper": "accuracy|errors|published",
     "baseline": "transformer",
-    "control": CONTROLS,
-    "the control": CONTROLS,
-    "wide enough": "wider",
+    "continued baseline": CONTINUED,
+    "wider": "wider|transformer_large",
     "directional": "disan|directional",
     "directional self-attention": "disan|directional",
     "relative positions": "relpos|relative",
@@ -36,18 +35,11 @@ EVERYWHERE = {
 
 BY_PAGE: dict[str, dict[str, str]] = {
     "docs/results.md": {
-        "RSA, long memories, initial gate -1": "rsa_gate_-1",
-        "RSA, long memories, initial gate -3": "rsa",
         "full attention": "full_continued",
         "plain segments": "segmented_16",
-        "plain segments of 16": "segmented_16",
         "SRformer": "srformer_16",
-        "SRformer, `--srformer-scale unit`": "srformer_unit_16",
         "unit scale": "srformer_unit_16",
-        "the same without neurons, `--srformer-no-neuron`": "srformer_unit_III_16",
         "without them": "srformer_unit_III_16",
-        "segments with a memory of the previous one, `xl`": "xl_16",
-        "segments with summaries of all, `global`": "global_16",
     },
     "docs/rsa.md": {
         **WITH_AND_WITHOUT,
@@ -68,7 +60,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "rsa_tlb_lm": "tlb_lm|rsa_tlb_lm",
     },
     "docs/srformer.md": {  # decoding also counts the end of the sentence
-        f"source, pieces {n}": f"source {n}|source {n + 1}.0" for n in (256, 512, 1024, 2048, 4096)
+        f"source, tokens {n}": f"source {n}|source {n + 1}.0" for n in (256, 512, 1024, 2048, 4096)
     },
     "examples/copy_task/README.md": {
         "400 updates": "400",
@@ -84,6 +76,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "top layer": "biarn",
         "1 step": "steps_1",
         **{f"{n} steps": f"steps_{n}" for n in (4, 8, 16)},
+        "transformer_continued (in the paper, the baseline)": CONTINUED,
         "from scratch, learning rate 0.003": "transformer|biarn",
         "from the trained baseline, as in the paper": "transformer_continued|steps_8",
         "the same with 16 steps": "transformer_continued|steps_16",
@@ -136,7 +129,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "global": "global|global_16",
         "srformer_unit": "srformer_unit|srformer_unit_16",
         "srformer_unit_III": "srformer_unit_III_16",
-        "8 pieces": "segmented_8|srformer_8|srformer_unit_8",
+        "8 tokens": "segmented_8|srformer_8|srformer_unit_8",
         "16": "segmented_16|srformer_16|srformer_unit_16",
         "32": "segmented_32|srformer_32|srformer_unit_32",
         "test, seeds 1, 2, 3": "test",
@@ -148,6 +141,15 @@ BY_PAGE: dict[str, dict[str, str]] = {
         **WITH_AND_WITHOUT,
         "the paper's": "errors|deviations",
         "the paper's lowest MSE": "errors",
+        "nothing": "ETTh1/24",
+        "matrices in all rows": "all rows",
+        "dropout of the mixed map": "mixed dropout",
+        "shuffled windows": "shuffled",
+        "a rate of 0.0005": "rate 0.0005",
+        "an initial mu of 2": "gate 2",
+        "an initial mu of 3": "gate 3",
+        "Table 1": "errors",
+        "lowest in Table 6": "heads",
         "with RSA": f"{'|'.join(f'rsa_{name}' for name in HOSTS)} & mse",
         "MAE with RSA": f"{'|'.join(f'rsa_{name}' for name in HOSTS)} & mae",
         "`linear` MSE": "linear & mse",

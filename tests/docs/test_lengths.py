@@ -22,7 +22,7 @@ SYSTEMS = {
 
 def table() -> dict[int, list[list[float]]]:
     """The numbers of each cell of the page's table, by the source's length."""
-    text = PAGE.read_text(encoding="utf-8").partition("| source, pieces |")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("| source, tokens |")[2]
     rows = {}
     for line in text.partition("<!-- end -->")[0].splitlines()[2:]:
         first, *cells = line.strip("|").replace(",", "").split("|")
