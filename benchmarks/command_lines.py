@@ -39,4 +39,5 @@ def refuse_unused(
     dests = {name: name.replace("-", "_") for name in names}
     given = [f"--{n}" for n, d in dests.items() if getattr(args, d) != parser.get_default(d)]
     if given:
-        parser.error(f"{', '.join(given)}: not used {why}; remove")
+        them = "it" if len(given) == 1 else "them"
+        parser.error(f"{', '.join(given)}: not used {why}; remove {them}")

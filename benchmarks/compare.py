@@ -132,7 +132,10 @@ def main() -> None:
     if others:
         print("not in every run, so not compared:", *others, sep="\n    ", file=sys.stderr)
     if not rows:
-        sys.exit("error: no number is in the results of both packages")
+        sys.exit(
+            "error: no number is in the results of both packages; choose packages that measure "
+            "the same"
+        )
 
 
 if __name__ == "__main__":

@@ -86,7 +86,9 @@ def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
                 curve.done.append(seen)
                 curve.mib.append(round(resident(process), 3))
     if process.wait() != 0:
-        raise RuntimeError(f"the command failed with status {process.returncode}: {last}")
+        raise OSError(
+            f"the command failed with status {process.returncode}; look at its last line: {last}"
+        )
     return curve
 
 

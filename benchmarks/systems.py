@@ -329,7 +329,7 @@ def train_by_command(
         memory in MiB; the seconds that the system spent.
 
     Raises:
-        RuntimeError: the command failed
+        OSError: the command failed
     """
     log = data.parent / "log"
     log.unlink(missing_ok=True)
@@ -346,7 +346,8 @@ def train_by_command(
         _, status, used = os.wait4(process.pid, 0)  # unlike `wait`, with the process's memory
         if status:
             output.seek(0)
-            raise RuntimeError(f"{' '.join(command)} failed:\n{output.read()[-2000:]}")
+            said = output.read()[-2000:]
+            raise OSError(f"{' '.join(command)} failed; look at its last lines:\n{said}")
     steps = read_log(log).steps
     speed = statistics.median(s["wps"] for update, s in steps.items() if update > WARM_UP)
     return {"wps": speed, "peak_mib": used.ru_maxrss / 1024, "system_seconds": used.ru_stime}

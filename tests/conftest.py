@@ -32,6 +32,7 @@ from tests.systems import (  # noqa: F401  (most of them are imported from here)
     FAST_SYSTEMS,
     FORECASTERS,
     LANGUAGE_MODELS,
+    MEMORY_KINDS,
     MEMORY_MODELS,
     OURS,
     PLAIN,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("fairseq_recur", "scripts", "examples")
+FOLDERS = ("fairseq_recur", "scripts", "examples", "benchmarks")
 # Exceptions of Python that address a user where the project raises them.
 FOR_USERS = {"ValueError", "ArgumentTypeError", "OSError", "ImportError", "FloatingPointError"}
 # Exceptions that address a program, not a user; no message is expected of them.
@@ -209,7 +209,8 @@ class Reader:
             if (receiver in ("parser", "self") and name == "error") or reported:
                 return node.args[0]
             if (receiver, name) == ("sys", "exit") and node.args:
-                return None if isinstance(node.args[0], (ast.Call, ast.Name)) else node.args[0]
+                status = (ast.Call, ast.Name, ast.BinOp)
+                return None if isinstance(node.args[0], status) else node.args[0]
         return None
 
     def texts(self, node: ast.AST) -> set[str]:

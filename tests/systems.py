@@ -33,6 +33,19 @@ MEMORY_MODELS: list[str] = [
 ]
 """Language models with a memory; tests/unit/test_memory_model.py has what must hold for each."""
 
+
+def memory_parts(name: str) -> tuple[str, ...]:
+    """The parts of a language model with a memory."""
+    config = ARCH_MODEL_REGISTRY[name].config_class()
+    slots = "language_model_host", "decoder_memory", "decoder_self_attention"
+    return tuple(str(getattr(config, s)) for s in (*slots, "decoder_self_attention_mixture"))
+
+
+MEMORY_KINDS: list[str] = sorted(
+    {memory_parts(p): p for p in sorted(MEMORY_MODELS, key=len, reverse=True)}.values()
+)
+"""Of those with the same parts the one with the shortest name."""
+
 OURS: list[str] = [name for name in REGISTERED if name not in FORECASTERS + MEMORY_MODELS]
 """The other ones that read text."""
 

@@ -30,12 +30,12 @@ def device(kind: str) -> str:
     """Compute on the device; return its name and torch's version.
 
     Raises:
-        RuntimeError: it cannot be used
+        OSError, RuntimeError: it cannot be used
     """
     import torch
 
     if torch.ones(2, device=kind).sum().item() != 2:
-        raise RuntimeError("1 + 1 is not 2")
+        raise OSError("1 + 1 is not 2; choose another device")
     name = torch.cuda.get_device_name() if kind == "cuda" else kind
     return f"{name}, torch {torch.__version__}"
 
@@ -53,7 +53,7 @@ def main() -> int:
         return 1
     try:
         print(device(kind))
-    except (AssertionError, RuntimeError) as error:  # torch raises both
+    except (AssertionError, RuntimeError, OSError) as error:  # torch raises the first two
         print(f"no computation on {kind}: {error}")
         return 1
     if importlib.util.find_spec("triton") is None:

@@ -134,15 +134,39 @@ def parse_script(words: list[str]) -> None:
         end = words.index("--")
         parse_script(["python", str(Path(words[1]).with_name(words[end + 1])), *words[end + 2 :]])
         words = words[:end]
-    text = (ROOT / words[1]).read_text(encoding="utf-8")
-    for name in re.findall(r"^from (\w+) import", text, re.M):  # what it shares with its neighbours
-        beside = (ROOT / words[1]).with_name(f"{name}.py")
-        text += beside.read_text(encoding="utf-8") if beside.is_file() else ""
-    own = set(re.findall(r'"(--[\w-]+)"', text))
-    known = own if words[0] == "python" else known_options()
+    known = (program_options if words[0] == "python" else script_options)(ROOT / words[1])
     for word in words[2:]:
         if word.startswith("--") and " " not in word:  # with one it is a value, options of fairseq
             assert word in known, f"{words[1]} has no {word}"
+
+
+def program_options(path: Path) -> set[str]:
+    """The options of a program in Python, those that it shares with its neighbours included."""
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"^from (\w+) import", text, re.M):
+        beside = path.with_name(f"{name}.py")
+        text += beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    return set(re.findall(r'"(--[\w-]+)"', text))
+
+
+def script_options(path: Path) -> set[str]:
+    """The options of what a shell script starts with those that it is given.
+
+    That is a program beside it, an experiment, or a training, whose own ones depend on its model:
+    there each of fairseq's is known.
+    """
+    text = path.read_text(encoding="utf-8")
+    places = (path.parent, path.parent.parent, ROOT / "scripts", ROOT / "scripts" / "recipes")
+    for name in re.findall(r'^source .*\b(\w+\.sh)"$', text, re.M):
+        text += next(p / name for p in places if (p / name).is_file()).read_text(encoding="utf-8")
+    known = {"--help"}
+    for name in re.findall(r'/(\w+\.py)" .*"\$@"', text):
+        known |= program_options(path.with_name(name))
+    if re.search(r"fairseq-recur experiment run ", text):
+        known |= program_options(ROOT / "fairseq_recur" / "cli" / "experiment_run.py")
+    if re.search(r'^ +launch "', text, re.M):
+        known |= known_options()
+    return known
 
 
 def parse_others(words: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Every command of README.md is run: here on a small corpus, or through what it names."""
 
 import ast
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur import cli as program
-from tests.conftest import SMALL
+from fairseq_recur.compat import environment_report, known_problems
+from tests.conftest import REGISTERED, SMALL
 from tests.docs.commands import ROOT, USER_DIR, commands
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,5 +110,15 @@ def test_the_three_trainings_run(
 
 
 def test_the_check_runs(capsys: pytest.CaptureFixture) -> None:
-    assert program.main(["check"]) in (0, 1)  # 1: a problem of this machine
-    assert "transformer_biarn" in capsys.readouterr().out
+    """It prints versions, registered components, and each known problem with its remedy."""
+    status = program.main(["check"])
+    printed = " ".join(capsys.readouterr().out.split())
+    versions, problems = environment_report(), known_problems()
+    assert versions and status == any(problem.severity == "error" for problem in problems)
+    for name, version in versions:
+        assert f" {name} {' '.join(version.split())} " in printed
+    for name in REGISTERED:
+        assert re.search(rf" {name}\b", printed), name
+    for problem in problems:
+        found = f"{problem.severity}: {problem.title} remedy: {problem.remedy}"
+        assert " ".join(found.split()) in printed

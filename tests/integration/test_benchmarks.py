@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,15 +258,12 @@ def test_numbers_in_tables_and_reports(bench: Any, capsys: pytest.CaptureFixture
     assert printed[-1].split() == "dense ms 1.00 (1.00–1.00) peak_mib 0.5".split()
 
 
-@pytest.mark.parametrize(
-    "name", ["rsa", "rem_product", "relative", "directional", "biarn", "birnn", "srformer"]
-)
-def test_forms_of_an_operation_are_equal(bench: Any, name: str) -> None:
+def test_forms_of_every_operation_are_equal(bench: Any) -> None:
     """Once at a length that includes the loops, once where segments and chunks begin."""
     ops = bench("ops")
     ops.BATCH, ops.HEADS, ops.WIDTH, ops.MODEL = 1, 2, 4, 8
     ops.LONGEST = dict(ops.LONGEST, loops=9)
-    for length in (9, 70):
+    for name, length in product(ops.CASES, (9, 70)):
         forms = ops.measurable(ops.CASES[name](length, "cpu"), length)
         assert ("naive" in forms) == (length == 9 or name in ("birnn", "rem_product"))
         ops.check_in_double(name, length, "cpu")

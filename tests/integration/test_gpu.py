@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
 from fairseq_recur.ops.triton import dispatch
-from tests.conftest import FORECASTERS, MEMORY_MODELS, SMALL, TRAIN, preset_flags
+from tests.conftest import FORECASTERS, MEMORY_KINDS, SMALL, TRAIN, preset_flags
 from tests.distributed.test_presets_by_several import NEURON, has_neuron
 from tests.unit.test_context import LAYERS
 from tests.unit.test_forecaster import inputs as windows
@@ -246,7 +246,7 @@ def test_gpu_equals_cpu(
     assert_equal_on_both(model, lambda device: model(*(a.to(device) for a in arguments))[0])
 
 
-@pytest.mark.parametrize("arch", [name for name in MEMORY_MODELS if name.endswith("_tiny")])
+@pytest.mark.parametrize("arch", MEMORY_KINDS)
 def test_language_models_equal_those_on_the_cpu(
     make_model: Callable, fairseq_in_the_models_precision: None, arch: str
 ) -> None:

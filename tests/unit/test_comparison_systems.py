@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import MultiColumn
+from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.ops import attention, naive
 from tests.conftest import SMALL
 from tests.running import weights
@@ -213,7 +214,7 @@ def test_merge_begins_as_identity_and_xavier(make_model: Build) -> None:
     assert 0.9 * bound < merge.weight[:, 16:].abs().max() <= bound
 
 
-@pytest.mark.parametrize("cross", ["dot", "srformer", "segmented", "xl", "global"])
+@pytest.mark.parametrize("cross", CROSS_ATTENTION)
 def test_every_cross_attention_reads_the_columns(make_model: Build, cross: str) -> None:
     flags = [] if cross == "dot" else "--segment-size 2 --target-length 4".split()
     system = ["--arch", "transformer_rnn_multicolumn", "--cross-attention", cross, *flags]

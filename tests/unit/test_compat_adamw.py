@@ -134,6 +134,11 @@ def test_betas_that_are_no_pair(betas: Any) -> None:
         FairseqFusedAdamW(config(adam_betas=betas), parameters(torch.float32))
 
 
+def test_no_learning_rate() -> None:
+    with pytest.raises(ConfigError, match="--lr: found no number, expected one or several"):
+        FairseqFusedAdamW(config(lr=[]), parameters(torch.float32))
+
+
 def test_a_device_without_the_kernel() -> None:
     weights = [torch.nn.Parameter(torch.zeros(2, device="meta"))]
     with pytest.raises(ConfigError, match="kernel for torch.float32 on meta .*--optimizer adam"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.block_recurrent import BlockAttention
-from tests.conftest import FORECASTERS, LANGUAGE_MODELS, MEMORY_MODELS, SEGMENTS, SMALL, STRUCTURES
+from tests.conftest import FORECASTERS, LANGUAGE_MODELS, MEMORY_KINDS, SEGMENTS, SMALL, STRUCTURES
 from tests.unit.test_context import LAYERS, HostReads
 from tests.unit.test_forecaster import inputs, make  # noqa: F401
 from tests.unit.test_language_model import SMALL_LM
@@ -23,8 +23,7 @@ Batch = tuple[tuple[Any, ...], dict[str, Tensor]]
 """Arguments of a forward pass."""
 
 ALL = "--recurrence birnn --encoder-self-attention rsa --decoder-self-attention rsa".split()
-WITH_MEMORY = [name for name in MEMORY_MODELS if name.endswith("_tiny")]
-SYSTEMS = [*STRUCTURES, "all-three", *LANGUAGE_MODELS, *WITH_MEMORY, *FORECASTERS]
+SYSTEMS = [*STRUCTURES, "all-three", *LANGUAGE_MODELS, *MEMORY_KINDS, *FORECASTERS]
 
 
 STILL = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
@@ -32,7 +31,7 @@ STILL = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
 
 def has_memory(name: str) -> bool:
     """Whether a system continues an earlier batch."""
-    return name in WITH_MEMORY or "xl_forecaster" in name
+    return name in MEMORY_KINDS or "xl_forecaster" in name
 
 
 def needs_lengths(name: str) -> bool:
@@ -47,7 +46,7 @@ def made(make_model: Build, make: Build) -> Build:  # noqa: F811
     def build(name: str, *flags: str) -> nn.Module:
         if name in FORECASTERS:
             return make(name, *flags).float()
-        if name in WITH_MEMORY:
+        if name in MEMORY_KINDS:
             return make_model(name, *small(name), *shrunk(name), *flags).eval()
         if "_lm" in name:
             return make_model(name, *SMALL_LM, *flags).eval()
@@ -63,7 +62,7 @@ def batches(name: str, dtype: torch.dtype = torch.float32) -> list[Batch]:
     if name in FORECASTERS:
         numbers = torch.arange(3)
         return [((*(x.to(dtype) for x in inputs()), numbers + n), {}) for n in (0, 3)]
-    if name in WITH_MEMORY:
+    if name in MEMORY_KINDS:
         parts = stream(2 * SEGMENT).split(SEGMENT, dim=1)
         return [((part,), {"starts": STARTS + n * SEGMENT}) for n, part in enumerate(parts)]
     whole = targets(3, 7)

@@ -500,6 +500,24 @@ def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
         assert "--tensorboard-logdir" not in given[-1], "the curves of the training"
 
 
+def test_a_decoding_that_tells_no_speed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "Translated 1,200 sentences (9 tokens) in 3.0s (400.00 sentences/s, 3.00 tokens/s)"
+
+    def generate(words: list[str], environment: dict[str, str], out: Path) -> float:
+        out.write_text(said)
+        return 300.0
+
+    monkeypatch.setattr(speed, "_call", generate)
+    run = runs(tmp_path, {"speed": {}})[0]
+    run.work.mkdir(exist_ok=True)
+    assert speed.decoding_speed(run, {}) == (400, 300)
+    said = "Translated"
+    with pytest.raises(ConfigError, match="speed.out does not report the speed .*; look there"):
+        speed.decoding_speed(run, {})
+
+
 def test_the_table_has_the_speed_of_its_own_commands(tmp_path: Path) -> None:
     """Not that of a former search, nor that of one that is no longer asked for."""
     some = runs(tmp_path, {"speed": {}})

@@ -8,6 +8,7 @@ from fairseq import checkpoint_utils
 
 from tests.conftest import FORECASTERS, MEMORY_MODELS
 from tests.freeze import FOLDER, NAMES, SYSTEMS, compute, files, load
+from tests.systems import memory_parts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,7 +45,8 @@ def test_the_parts_of_a_frozen_checkpoint_act(name: str) -> None:
 def test_every_kind_of_model_is_frozen() -> None:
     """A structure of each memory, with and without matrices, and of the forecasters."""
     frozen = {system.arch for system in SYSTEMS.values()}
-    assert {name for name in MEMORY_MODELS if name.endswith("_tiny")} <= frozen
+    with_memory = {memory_parts(name) for name in frozen & {*MEMORY_MODELS}}
+    assert {memory_parts(name) for name in MEMORY_MODELS} <= with_memory
     assert {name.removeprefix("rsa_") for name in FORECASTERS} <= {
         name.removeprefix("rsa_") for name in frozen
     }

@@ -4,7 +4,8 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -29,10 +30,24 @@ ARGUMENTS = (NAME, torch.float32)
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows with each forward pass of the compiled code."""
+    return counting(monkeypatch)
+
+
+def counting(patch: pytest.MonkeyPatch) -> list[bool]:
+    """A list that grows with each forward pass of the compiled code, until the patch ends."""
     made, forward = [], CompiledSegmentedRecurrent.forward
-    counting = staticmethod(lambda *args: (made.append(True), forward(*args))[1])
-    monkeypatch.setattr(CompiledSegmentedRecurrent, "forward", counting)
+    count = staticmethod(lambda *args: (made.append(True), forward(*args))[1])
+    patch.setattr(CompiledSegmentedRecurrent, "forward", count)
     return made
+
+
+@contextmanager
+def running(compiled: bool) -> Iterator[None]:
+    """Fail if the compiled code does not run in the block, or does so though it should not."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = counting(patch)
+        yield
+    assert bool(made) == compiled
 
 
 def small_parameters(width: int = WIDTH) -> list[Tensor]:
@@ -43,29 +58,29 @@ def small_parameters(width: int = WIDTH) -> list[Tensor]:
 def run(
     inputs: list[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
     norm: str = "key", current: bool = False, dropout: float = 0.0, masked: bool = True,
-    together: bool = False,
+    together: bool = False, possible: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """O_S and O_R of (B, H, T, D), or their sum."""
+    """O_S and O_R of (B, H, T, D), or their sum: by the compiled code if asked and possible."""
     q, k, v, *scalars = inputs
     plan = segment_schedule((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
     mask: Tensor | None = None
     if masked:
         mask = last_mask(k.size(2), size, plan.steps).expand(len(q), -1, -1, -1, -1)
-    outputs = segmented_recurrent(
-        plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars, norm=norm,
-        rest=not current, mask=mask, dropout=dropout, scale=scale, compiled=compiled,
-        together=together,
-    )  # fmt: skip
+    with running(compiled and possible):
+        outputs = segmented_recurrent(
+            plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars,
+            norm=norm, rest=not current, mask=mask, dropout=dropout, scale=scale,
+            compiled=compiled, together=together,
+        )  # fmt: skip
     return tuple(plan.from_blocks(x) for x in outputs if x is not None)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("size,target", [(64, 5), (16, 5), (24, 9), (3, 70)])
-def test_it_equals_the_loops(length: int, size: int, target: int, calls: list[bool]) -> None:
+def test_it_equals_the_loops(length: int, size: int, target: int) -> None:
     """Segments smaller than, as large as, and larger than a head; some without a query."""
     inputs = [*heads(length, 7, 2, WIDTH), *small_parameters()]
     assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
-    assert calls
 
 
 @pytest.mark.parametrize("size", [8, 16, 20])
@@ -105,7 +120,8 @@ def test_nothing_changes_within_autocast(compiled: bool) -> None:
     blocks = [torch.rand(1, 2, 3, n, WIDTH) for n in (2, 16, 16)]
 
     def both() -> list[Tensor]:
-        alone = recurrent_attention(*blocks, *inputs[3:], compiled=compiled)
+        with running(compiled):
+            alone = recurrent_attention(*blocks, *inputs[3:], compiled=compiled)
         return [*run(inputs, 16, 5, compiled), alone]
 
     usual = both()
@@ -172,7 +188,7 @@ def test_threads_do_not_change_the_results() -> None:
         torch.set_num_threads(threads)
 
 
-def test_two_threads_repeat_the_results_bit_for_bit(calls: list[bool]) -> None:
+def test_two_threads_repeat_the_results_bit_for_bit() -> None:
     """Outputs and gradients, so that a training resumed on several cores equals one at once."""
     double = [*heads(300, 60, 7, WIDTH), *small_parameters()]
     inputs = [x.detach().float().requires_grad_() for x in double]
@@ -186,7 +202,7 @@ def test_two_threads_repeat_the_results_bit_for_bit(calls: list[bool]) -> None:
             found.append([*outputs, *torch.autograd.grad(total, inputs)])
     finally:
         torch.set_num_threads(threads)
-    assert len(calls) == 4 and all(x.any() for x in found[0])
+    assert all(x.any() for x in found[0])
     for other in found[1:]:
         assert all(map(torch.equal, other, found[0]))
 
@@ -220,10 +236,12 @@ def test_hidden_scores_give_zero_weights() -> None:
     mask = torch.zeros(1, 1, 1, 1, 8)
     mask[..., 5:] = torch.finfo(torch.float32).min
     arguments = (torch.eye(WIDTH), torch.tensor(1.0), torch.tensor(0.1))
-    whole, _ = segmented_recurrent(q, k, v, *arguments, mask=mask)
+    with running(True):
+        whole, _ = segmented_recurrent(q, k, v, *arguments, mask=mask)
     other = v.clone()
     other[..., 5:, :] = 1e30
-    again, _ = segmented_recurrent(q, k, other, *arguments, mask=mask)
+    with running(True):
+        again, _ = segmented_recurrent(q, k, other, *arguments, mask=mask)
     assert torch.equal(whole, again) and whole.isfinite().all()
 
 
@@ -446,7 +464,7 @@ def test_without_a_compiler_torch_does_it(
     caplog.set_level("INFO")
     inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
     assert not supports(inputs[0])
-    local, _ = run(inputs, 16, 5, masked=False)
+    local, _ = run(inputs, 16, 5, masked=False, possible=False)
     assert local.isfinite().all()
     assert reason in caplog.text and caplog.text.count("slower") == 1
     assert "none, srformer is slower on a CPU" in check.compiled_code()

@@ -228,8 +228,9 @@ def measured(kind: str, model: nn.Module) -> dict[str, Tensor]:
     torch.manual_seed(3)
     (out * torch.randn_like(out)).sum().backward()
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            found[f"gradient {name}"] = parameter.grad
+        # Otherwise new weights alone, and other random ones beside them, would count as an effect.
+        assert parameter.grad is not None, f"{name} is never read"
+        found[f"gradient {name}"] = parameter.grad
     return found
 
 

@@ -1,6 +1,7 @@
 """Captured attention equals the equations, and the figures draw it."""
 
 import math
+import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -416,6 +417,21 @@ def test_missing_characters_are_named() -> None:
     families, missing = fonts_for(["abc \u00e4\u00df\u2581", "\U0010fffd"])
     assert families[0] == "DejaVu Sans" and missing == "\U0010fffd"
     assert fonts_for(["Datei"]) == (["DejaVu Sans"], "")
+
+
+def test_a_figure_with_missing_characters_warns_once(
+    make_model: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And names the package of a font that has them; without any there is no warning."""
+    model = small(make_model, "transformer_biarn", "--recurrence", "none")
+    maps = look(model, SOURCE, TARGET, EOS)
+    draw(panels(model, maps, LABELS, ["encoder"]))
+    assert not caplog.records
+    boxed = replace(LABELS, source=["\U0010fffd", *LABELS.source[1:]])
+    draw(panels(model, maps, boxed, ["encoder"]))
+    (record,) = caplog.records
+    said = "no installed font has the characters \U0010fffd, .*; install one .*install fonts-noto"
+    assert re.match(said, record.getMessage())
 
 
 def test_a_font_is_found_as_soon_as_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
