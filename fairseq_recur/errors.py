@@ -6,8 +6,9 @@ without a full stop, and uses only names from the documentation. A test reads al
 source and checks these rules.
 """
 
+import errno
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -41,6 +42,46 @@ INPUT_ERRORS = (
     PermissionError,
 )
 """Errors that input, or installed libraries, can cause. Another exception keeps its traceback."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that mean that a disk is full."""
+
+REMEDIES = {
+    **dict.fromkeys(FULL, "free some space and run the same command again"),
+    errno.EROFS: "write to another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOENT: "give a path that exists",
+    errno.EEXIST: "give another name, or remove it",
+    errno.ENOTDIR: "expected a folder; give another path",
+    errno.EISDIR: "expected a file; give another path",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
+}
+"""What to do about each of these errors. Another one that is no input error is a defect."""
+
+SHOWN = 5
+"""Items that a message names before it counts the rest."""
+
+
+def first_items(items: Sequence[object], most: int = SHOWN, count: int | None = None) -> str:
+    """Return the first items for a message, and the number of the rest: "a, b and 3 more".
+
+    Args:
+        items: all, or at least those that are named
+        most: how many are named
+        count: how many there are, if not all are given
+    """
+    first = ", ".join(str(item) for item in items[:most])
+    return " ".join([first, *_rest(len(items) if count is None else count, most)])
+
+
+def first_lines(lines: Sequence[str], most: int = SHOWN) -> list[str]:
+    """Return the first lines of a message, and if there are more, one with their number."""
+    return [*lines[:most], *_rest(len(lines), most)]
+
+
+def _rest(count: int, most: int) -> list[str]:
+    """Return "and N more", if so many of *count* items are not shown."""
+    return [f"and {count - most} more"] if count > most else []
 
 
 def refuse(what: str, problems: Iterable[str]) -> None:

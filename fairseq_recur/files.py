@@ -126,7 +126,7 @@ def read_yaml(path: Path) -> Any:
     raise ConfigError(f"{path} is not YAML: {said}; correct it there")
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path | str, content: Any) -> None:
     """Write a file completely or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 

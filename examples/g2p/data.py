@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from fairseq.data import Dictionary
 
-from fairseq_recur.errors import ConfigError, Problems
+from fairseq_recur.errors import ConfigError, Problems, first_items
 from fairseq_recur.experiments.other_sets import write_binary
 from fairseq_recur.experiments.settings import misread
 from fairseq_recur.files import read_json, write_json, write_text
@@ -186,9 +186,8 @@ def _entries(path: Path, form: str, problems: Problems) -> list[Entry]:
         characters = " ".join(SPACE if c.isspace() else c for c in symbols)
         found.append((characters, " ".join(phones.split())))
     if wrong:
-        more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         problems.add(
-            f"{path}: found {', '.join(wrong[:SHOWN])}{more}; expected a word, one tab, and phones "
+            f"{path}: found {first_items(wrong, SHOWN)}; expected a word, one tab, and phones "
             "separated by blanks in every line"
         )
         return []

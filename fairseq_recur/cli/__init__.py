@@ -7,7 +7,6 @@ import argparse
 import codecs
 import contextlib
 import difflib
-import errno
 import importlib
 import io
 import itertools
@@ -21,26 +20,11 @@ from typing import Any, NoReturn, TextIO
 
 import fairseq_recur
 from fairseq_recur.cli import fairseq_commands
-from fairseq_recur.errors import INPUT_ERRORS, INTERRUPTED, ConfigError, ProcessError
+from fairseq_recur.errors import INPUT_ERRORS, INTERRUPTED, REMEDIES, ConfigError, ProcessError
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
 TRACEBACK = "FAIRSEQ_RECUR_TRACEBACK"
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors that mean that a disk is full."""
-
-REMEDIES = {
-    **dict.fromkeys(FULL, "free some space and run the same command again"),
-    errno.EROFS: "write to another folder",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ENOENT: "give a path that exists",
-    errno.EEXIST: "give another name, or remove it",
-    errno.ENOTDIR: "expected a folder; give another path",
-    errno.EISDIR: "expected a file; give another path",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
-}
-"""What to do about each of these errors. Another one that is no input error is a defect."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ validated and fine-tuned like any checkpoint.
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from fairseq_recur.compat.checkpoint_writing import whole_checkpoint
 from fairseq_recur.compat.checkpoints import refuse_nan
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import SHOWN, CheckpointError, ConfigError, first_items
 from fairseq_recur.files import behind_link, check_outputs
 from fairseq_recur.loading.states import read_state
 
@@ -22,8 +22,6 @@ EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
 """Names under which a training saves what it resumes from."""
-SHOWN = 5
-"""Parameters named in an error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -232,13 +230,6 @@ def _separate(
         sums[name] = sums[owner].clone()
 
 
-def shown(names: Iterable[str]) -> str:
-    """Return the first names of weights and the number of the rest."""
-    found = sorted(names)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
-
-
 def _must_match(
     first_file: Path, first: dict[str, torch.Tensor], file: Path, model: dict[str, torch.Tensor]
 ) -> None:
@@ -249,7 +240,7 @@ def _must_match(
         ("adds", model.keys() - first.keys()),
     ):
         if keys:
-            found.append(f"{what} {shown(keys)}")
+            found.append(f"{what} {first_items(sorted(keys))}")
     for name in sorted(first.keys() & model.keys()):
         if first[name].shape != model[name].shape:
             expected, shape = tuple(first[name].shape), tuple(model[name].shape)

@@ -14,12 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_recur import compat
-from fairseq_recur.cli.average import SHOWN, shown
 from fairseq_recur.cli.new_folder import whole_or_nothing
 from fairseq_recur.conversion import huggingface
 from fairseq_recur.conversion.kinds import kind_of
 from fairseq_recur.conversion.settings import Settings, Value, check_sizes
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, first_items, first_lines
 from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.files import whole_file
 from fairseq_recur.planning.building import words as placeholders
@@ -41,7 +40,8 @@ def to_fairseq(source: Path, target: Path) -> None:
         ) from error
     if weights:
         raise ConfigError(
-            f"{source} has weights that fairseq's {kind.NAME} has no place for: {shown(weights)}; "
+            f"{source} has weights that fairseq's {kind.NAME} has no place for: "
+            f"{first_items(sorted(weights))}; "
             f"expected a plain {kind.NAME}"
         )
     cfg = training_config(kind.ARCH, options)
@@ -100,9 +100,8 @@ def must_fit(kind: ModuleType, cfg: DictConfig, state: dict[str, Tensor], words:
     ]
     wrong += [f"{name} has no place" for name in state if name not in expected]
     if wrong:
-        more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
         head = "the weights do not fit; give config.json and weights of one model"
-        raise CheckpointError("\n- ".join([head, *wrong[:SHOWN], *more]))
+        raise CheckpointError("\n- ".join([head, *first_lines(wrong)]))
 
 
 def checkpoint(cfg: DictConfig, state: dict[str, Tensor]) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_recur import compat
-from fairseq_recur.cli.average import shown
 from fairseq_recur.cli.new_folder import whole_or_nothing
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.kinds import kind_of
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, first_items
 from fairseq_recur.loading.states import read_state, saved_options
 from fairseq_recur.modules.options import flag
 
@@ -41,7 +40,7 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     rest = [name for name in state if not name.endswith(".version")]
     if rest:
         raise ConfigError(
-            f"Hugging Face's {kind.NAME} has no place for {shown(rest)}; "
+            f"Hugging Face's {kind.NAME} has no place for {first_items(sorted(rest))}; "
             "give a checkpoint of a plain one"
         )
     with whole_or_nothing(target) as folder:

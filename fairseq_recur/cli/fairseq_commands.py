@@ -45,27 +45,10 @@ def run(command: str, argv: Sequence[str]) -> int:
         ConfigError: for what can be seen before anything is loaded: an invalid plug-in folder,
             an unknown architecture or option, missing data, checkpoints or text
     """
-    import torch
-
-    from fairseq_recur.cli import (
-        allocator,
-        fairseq_refusals,
-        graceful_stop,
-        plugin_loading,
-        preflight,
-        training_help,
-    )
+    from fairseq_recur.cli import fairseq_refusals, preflight, training_help
 
     set_up_logging(sys.stderr if command in LOG_TO_STDERR else sys.stdout)
-    argv = list(argv)
-    if command == "hydra-train":
-        argv, other_plugin = plugin_loading.add_override(argv)
-        argv = preflight.absolute_overrides(argv)
-        plugin_loading.load_before_hydra(other_plugin)
-    else:
-        argv, other_plugin = plugin_loading.add_option(argv)
-    if other_plugin is not None:
-        logger.info("--user-dir %s is loaded in addition to fairseq_recur", other_plugin)
+    argv = with_plugins(command, argv)
     with program(f"fairseq-recur {command}", argv):
         wants_help = bool({"-h", "--help"} & set(argv))
         if command == "train" and (wants_help or "--list" in argv):
@@ -74,20 +57,41 @@ def run(command: str, argv: Sequence[str]) -> int:
         if command != "hydra-train" and not wants_help:
             preflight.check(command, argv)
         module = importlib.import_module("fairseq_cli." + command.replace("-", "_"))
-        if command not in TRAINING:
-            with fairseq_refusals.told():
-                module.cli_main()
-            return 0
-        if "--cpu" in argv or not torch.cuda.is_available():
-            allocator.keep_freed_memory()
-        with graceful_stop.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
-            if command == "hydra-train":
-                with around_hydra(module):
-                    module.cli_main()
-            else:
-                with fairseq_refusals.told():
-                    module.cli_main()
-        return stop.status
+        if command in TRAINING:
+            return train(command, module, argv)
+        with fairseq_refusals.told():
+            module.cli_main()
+        return 0
+
+
+def with_plugins(command: str, argv: Sequence[str]) -> list[str]:
+    """Return the arguments with which fairseq loads this plug-in; check and name another one."""
+    from fairseq_recur.cli import plugin_loading, preflight
+
+    words = list(argv)
+    if command == "hydra-train":
+        words, other_plugin = plugin_loading.add_override(words)
+        words = preflight.absolute_overrides(words)
+        plugin_loading.load_before_hydra(other_plugin)
+    else:
+        words, other_plugin = plugin_loading.add_option(words)
+    if other_plugin is not None:
+        logger.info("--user-dir %s is loaded in addition to fairseq_recur", other_plugin)
+    return words
+
+
+def train(command: str, module: Any, argv: Sequence[str]) -> int:
+    """Run fairseq's module of a training; return the exit status, see `run`."""
+    import torch
+
+    from fairseq_recur.cli import allocator, fairseq_refusals, graceful_stop
+
+    if "--cpu" in argv or not torch.cuda.is_available():
+        allocator.keep_freed_memory()
+    with graceful_stop.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
+        with around_hydra(module) if command == "hydra-train" else fairseq_refusals.told():
+            module.cli_main()
+    return stop.status
 
 
 class _Passed(BaseException):

@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fairseq_recur.compat.checkpoint_writing import explained
@@ -37,26 +37,47 @@ def new_folder(name: str) -> Path:
 def whole_or_nothing(target: Path) -> Iterator[Path]:
     """Yield a folder that gets its final name at the end, and is removed after an error.
 
-    What a kill leaves, the next call removes.
+    What a kill leaves, the next call removes. Of several processes that write the same folder, the
+    first to finish gives it its name.
 
     Raises:
         ConfigError: another process has made a folder of the final name
         CheckpointError: the folder could not be written
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in left_behind(target):
-        with suppress(OSError), _locked(left) as is_mine:
-            if is_mine:
-                shutil.rmtree(left)
-    unfinished = unfinished_name(target)
-    unfinished.mkdir()
-    try:
-        with _locked(unfinished):
+    _remove_left(target)
+    with _new_unfinished(target) as unfinished:
+        try:
             with explained(target):
                 yield unfinished
             _rename(unfinished, target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what a kill has left: an unfinished folder that no process has locked."""
+    for left in left_behind(target):
+        with suppress(OSError), _opened(left) as number:  # also where there are no locks
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
+
+
+@contextmanager
+def _new_unfinished(target: Path) -> Iterator[Path]:
+    """Make a folder with a temporary name, and lock it until the end of the block."""
+    with ExitStack() as stack:
+        while True:
+            unfinished = unfinished_name(target)
+            unfinished.mkdir()
+            # Without a lock yet, another process may take it for a leftover and remove it.
+            with suppress(FileNotFoundError):
+                number = stack.enter_context(_opened(unfinished))
+                with suppress(OSError):  # the file system has no locks
+                    fcntl.flock(number, fcntl.LOCK_EX)
+                if unfinished.exists():
+                    break
+        yield unfinished
 
 
 def _rename(unfinished: Path, target: Path) -> None:
@@ -72,17 +93,10 @@ def _rename(unfinished: Path, target: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder until the end of the block; yield False if another process has locked it.
-
-    The same is yielded where the file system has no locks.
-    """
+def _opened(folder: Path) -> Iterator[int]:
+    """Open a folder until the end of the block; yield the number by which it can be locked."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    is_mine = False
     try:
-        with suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = True
-        yield is_mine
+        yield number
     finally:
         os.close(number)

@@ -51,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="TEXT", help="a translation (default: the model's own)")
     add_output_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="also write the matrices and their labels")
+    _add_panel_arguments(parser)
+    _add_search_arguments(parser)
+    _add_text_arguments(parser)
+
+
+def _add_panel_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which matrices are drawn, and how."""
     parser.add_argument(
         "--show",
         nargs="+",
@@ -81,6 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="panel",
         help="upper end of the colour scale: each panel's largest value, or 1 to compare panels",
     )
+
+
+def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `SEARCH`, which find the model's own translation."""
     for name, text in (
         ("beam", "beam size"),
         ("lenpen", "length penalty"),
@@ -88,6 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         kind, value = type(SEARCH[name]), f"(default: {SEARCH[name]}; not with --target)"
         parser.add_argument(flag(name), type=kind, metavar="N", help=f"{text} {value}")
+
+
+def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the tokenizer and the BPE, with the options of each."""
     group = parser.add_argument_group("from text to tokens, as in fairseq-interactive")
     for name in ("tokenizer", "bpe"):
         kinds = [NONE, *REGISTRIES[name]["registry"]]

@@ -4,7 +4,6 @@ have SentEval's format.
 """
 
 import argparse
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.errors import ConfigError, Problems, refuse
-from fairseq_recur.files import check_outputs, output_problems, write_text
+from fairseq_recur.files import check_outputs, output_problems, write_json, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.pretrained.batches import LARGEST
@@ -50,6 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="TASKS", help="folder with task files in SentEval's format"
     )
+    _add_model_arguments(parser)
+    _add_run_arguments(parser)
+    parser.add_argument("--json", metavar="OUT", help="also write the accuracies of all runs")
+    parser.add_argument("--markdown", metavar="OUT", help="also write the table")
+    _add_classifier_arguments(parser)
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the models, and how text becomes their input."""
     parser.add_argument(
         "--path",
         nargs="+",
@@ -68,6 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sentencepiece-model", metavar="FILE", help="model for --bpe sentencepiece"
     )
     parser.add_argument("--bpe-codes", metavar="FILE", help="codes for --bpe subword_nmt")
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is probed, how often and where."""
     parser.add_argument(
         "--tasks",
         nargs="+",
@@ -98,9 +110,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="subwords per batch of the encoder",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", metavar="OUT", help="also write the accuracies of all runs")
-    parser.add_argument("--markdown", metavar="OUT", help="also write the table")
-    _add_classifier_arguments(parser)
 
 
 def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
@@ -266,4 +275,4 @@ def _write(
             },
             "rows": [row.as_dict() for row in rows],
         }
-        write_text(args.json, json.dumps(report, indent=2) + "\n")
+        write_json(args.json, report)

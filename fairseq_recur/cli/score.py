@@ -7,7 +7,6 @@ sentence number; of an n-best list, the best.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from fairseq_recur.cli.scoring_options import (
@@ -20,7 +19,7 @@ from fairseq_recur.cli.scoring_options import (
     split_names,
 )
 from fairseq_recur.errors import Problems
-from fairseq_recur.files import check_outputs, write_text
+from fairseq_recur.files import check_outputs, write_json
 from fairseq_recur.scoring.metrics import Score, score_corpus, score_table
 
 
@@ -64,4 +63,4 @@ def _write_json(args: argparse.Namespace, texts: Texts, scores: dict[str, Sequen
             for name, of_one in scores.items()
         },
     }
-    write_text(args.json, json.dumps(report, indent=2) + "\n")
+    write_json(args.json, report)

@@ -1,6 +1,7 @@
 """Checkpoints are written whole or not at all."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any, BinaryIO
 import torch
 
 from fairseq_recur.compat.registry import Function, mend
-from fairseq_recur.errors import CheckpointError
-from fairseq_recur.files import whole_file
+from fairseq_recur.errors import FULL, REMEDIES, CheckpointError
+from fairseq_recur.files import WORD, whole_file
 
 ZIP_WRITER = "inline_container"
 """The file of torch's zip writer, which its errors name; they hide a full disk."""
@@ -25,7 +26,7 @@ def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Replace an error of writing a file or folder; another RuntimeError than torch's is a defect.
+    """Replace an error of writing a file or folder; one about an input, or a defect, passes.
 
     Raises:
         CheckpointError: it could not be written
@@ -35,15 +36,31 @@ def explained(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
+        if not _is_of_output(error, path):
             raise
+        what = f"{path} could not be written ({type(error).__name__}: {error})"
+        number = error.errno if isinstance(error, OSError) else None
+        if number is not None and number not in FULL:
+            remedy = REMEDIES.get(number, "look at its disk, and at that of the input")
+            raise CheckpointError(f"{what}; earlier files are intact: {remedy}") from error
         folder = path.parent
         free = shutil.disk_usage(folder if folder.is_dir() else ".").free
         raise CheckpointError(
-            f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
-            f"has {free / 1e9:.2f} GB left. Earlier files are intact: free some space and run the "
-            "same command again"
+            f"{what}; the disk of {folder} has {free / 1e9:.2f} GB left. Earlier files are intact: "
+            "free some space and run the same command again"
         ) from error
+
+
+def _is_of_output(error: OSError | RuntimeError, path: Path) -> bool:
+    """Return whether an error can be about the output: it does not name other files only.
+
+    The output has a temporary name until it is complete, and may need a folder above it.
+    """
+    if isinstance(error, RuntimeError):
+        return ZIP_WRITER in str(error)
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    written = re.compile(re.escape(str(path)) + rf"({WORD}\.tmp)?(/.*)?", re.DOTALL)
+    return not names or any(written.fullmatch(name) or Path(name) in path.parents for name in names)
 
 
 whole = mend(

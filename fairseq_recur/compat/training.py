@@ -12,7 +12,7 @@ from fairseq_recur.compat.fairseq_options import (
 )
 from fairseq_recur.compat.processes import launched_processes
 from fairseq_recur.compat.registry import Function, mend, source_of
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_items
 
 
 def _flat(cfg: Any) -> dict[str, Any]:
@@ -125,11 +125,10 @@ def _not_finite(first: str | None, parameters: list[tuple[str, torch.nn.Paramete
     wrong = [n for n, p in parameters if p.grad is not None and not p.grad.isfinite().all()]
     if first is None and not wrong:
         return None
-    names = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     return (
         "the gradients are NaN or Inf. "
         + (f"First in the forward pass: {first}. " if first else "The forward pass is finite. ")
-        + (f"Gradients that are not finite: {names}. " if wrong else "")
+        + (f"Gradients that are not finite: {first_items(wrong, 3)}. " if wrong else "")
         + "The update was not made. Continue from the last checkpoint with a lower --lr, a "
         "--clip-norm, a longer --warmup-updates or without half precision; gnorm in the log shows "
         "how the gradients grew"

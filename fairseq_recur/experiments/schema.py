@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 T = TypeVar("T")
@@ -68,32 +68,41 @@ def fill(
             problems.append(f"unknown key {where}{key}; expected {', '.join(known)}")
     for name, declared in known.items():
         inner, expected = _inner_schema(declared), _expected(declared)
-        value = given.get(name)
         label = name.upper() if environment else where + name
-        wrong = f"{label}={value}: expected {expected}"
-        if not environment:
-            wrong = in_file(label, value, expected)
         if name not in given:
             if declared.default == MISSING:
                 problems.append(f"{label} is missing: expected {expected}")
-        elif _is_unquoted(declared, value):
+            continue
+        value = given[name]
+        wrong = in_file(label, value, expected)
+        if environment:
+            wrong = f"{label}={value}: expected {expected}"
+        if _is_unquoted(declared, value):
             problems.append(
                 f"{wrong}; put it in quotes, for YAML reads no and yes as false and true"
             )
         elif inner is None:
-            try:
-                config[name] = value
-                values[name] = _plain(config[name])
-            except (OmegaConfBaseException, ValueError):
-                problems.append(wrong)
-            else:
-                if not _allowed(declared, values[name]):
-                    problems.append(wrong)
+            values[name] = _convert(config, declared, value, wrong, problems)
         elif isinstance(value, Mapping):
             values[name] = _fill_inner(declared, inner, value, problems, f"{where}{name}.")
         elif value is not None or declared.default is not None:
             problems.append(wrong)
     return None if len(problems) > before else schema(**values)
+
+
+def _convert(
+    config: DictConfig, declared: Field[Any], value: Any, wrong: str, problems: list[str]
+) -> Any:
+    """Return a value in the type of its field; note the problem *wrong* if it is not allowed."""
+    try:
+        config[declared.name] = value
+        found = _plain(config[declared.name])
+    except (OmegaConfBaseException, ValueError):
+        problems.append(wrong)
+        return None
+    if not _allowed(declared, found):
+        problems.append(wrong)
+    return found
 
 
 def _fill_inner(

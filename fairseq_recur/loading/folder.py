@@ -8,7 +8,7 @@ from typing import Any
 from fairseq import utils
 from fairseq.data.data_utils import infer_language_pair
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_items
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,8 @@ SHOWN = 12  # files listed in an error
 def listing(folder: Path, pattern: str = "*") -> str:
     """Describe the files of a folder for an error."""
     names = sorted(path.name for path in folder.glob(pattern))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     nothing = "no files" if pattern == "*" else f"no {pattern}"
-    return ", ".join(names[:SHOWN]) + more if names else nothing
+    return first_items(names, SHOWN) if names else nothing
 
 
 def find_checkpoints(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.errors import first_lines
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.learned_matrices import FullMatrix
@@ -201,7 +202,6 @@ def misfits(model: BaseFairseqModel, weights: Weights) -> str:
             "trained with; only a stock transformer's checkpoint of the same sizes starts "
             "a model with further parts (--finetune-from-model)"
         )
-    shown = [line if len(line) < 300 else line[:300] + " ..." for line in lines[:8]]
-    more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
+    short = [line if len(line) < 300 else line[:300] + " ..." for line in lines]
     headline = f"the checkpoint does not fit the model; {remedy}"
-    return "\n- ".join([headline, *shown, *more])
+    return "\n- ".join([headline, *first_lines(short, 8)])

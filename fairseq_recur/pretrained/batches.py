@@ -19,7 +19,7 @@ from fairseq.data import (
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_items
 from fairseq_recur.logs import quiet
 from fairseq_recur.search import fits
 from fairseq_recur.text import truncated
@@ -57,14 +57,13 @@ def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> li
     """
     long = [number for number, text in enumerate(texts) if len(text) > limit]
     if long and not truncate:
-        shown = ", ".join(f"number {n} has {len(texts[n])}" for n in long[:5])
-        more = f" and {len(long) - 5} more" if len(long) > 5 else ""
+        found = first_items([f"number {n} has {len(texts[n])}" for n in long])
         remedy = "shorten them"
         if truncate is not None:
             remedy += ", or in Python give truncate=True"
         raise ConfigError(
             f"{len(long)} of {len(texts)} {what} are longer than the model's limit of {limit} "
-            f"tokens: {shown}{more} (counted from 0); {remedy}"
+            f"tokens: {found} (counted from 0); {remedy}"
         )
     return [truncated(text, limit) for text in texts]
 

@@ -86,6 +86,12 @@ class Encoder(nn.Module):
         return Encoded(found["encoder_out"][0].transpose(0, 1), found)
 
 
+def one_later(labels: Tensor) -> Tensor:
+    """Return what the decoder reads when it learns (B, T) labels, one position later."""
+    before = labels[:, :-1].masked_fill(labels[:, :-1].eq(-100), PAD)
+    return torch.cat([labels.new_full((len(labels), 1), EOS), before], dim=1)
+
+
 @dataclass
 class Past:
     """What decoding keeps from step to step.
@@ -190,21 +196,14 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("no decoder_input_ids and no labels; give one of them")
-            shifted = labels[:, :-1].masked_fill(labels[:, :-1].eq(-100), PAD)
-            decoder_input_ids = torch.cat([labels.new_full((len(labels), 1), EOS), shifted], dim=1)
-        if past_key_values is not None:
-            encoded = past_key_values.encoded
-        else:
+            decoder_input_ids = one_later(labels)
+        if past_key_values is None:
             if encoder_outputs is None:
                 if input_ids is None:
                     raise ValueError("no input_ids and no encoder_outputs; give one of them")
                 encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-            encoded = encoder_outputs["fairseq"]
-            rows = torch.arange(encoded["encoder_out"][0].size(1), device=self.device)
-            beams = len(decoder_input_ids) // len(rows)
-            encoded = self.model.encoder.reorder_encoder_out(encoded, rows.repeat_interleave(beams))
-            if use_cache:
-                past_key_values = Past(encoded, {})
+            encoded = self._for_beams(encoder_outputs, len(decoder_input_ids))
+            past_key_values = Past(encoded, {}) if use_cache else None
         if past_key_values is None:
             out = self.model.decoder(decoder_input_ids, encoded)
         else:
@@ -213,6 +212,13 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         loss = None if labels is None else nll_loss(logits.flatten(0, 1), labels.flatten())
         found = Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past_key_values)
         return found.to_tuple() if return_dict is False else found
+
+    def _for_beams(self, encoder_outputs: Encoded, targets: int) -> dict[str, Any]:
+        """Return the encoder's output for so many targets: a row for each beam of each text."""
+        encoded = encoder_outputs["fairseq"]
+        rows = torch.arange(encoded["encoder_out"][0].size(1), device=self.device)
+        beams = targets // len(rows)
+        return self.model.encoder.reorder_encoder_out(encoded, rows.repeat_interleave(beams))
 
     def prepare_inputs_for_generation(
         self,

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_lines
 from fairseq_recur.probing.tasks import SPLITS, read_text
 
 Bins = Sequence[tuple[int, int]]
@@ -23,7 +23,6 @@ LENGTH_BINS: Bins = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))
 """SentEval's length bins: smallest and largest number of words."""
 SHORTEST_TARGET = 4  # letters of a target word
 QUOTES = ('"', "``", "''", "\u201c", "\u201d", "\u201e", "&quot;")
-SHOWN = 5  # labels named in an error
 
 
 class Plan(NamedTuple):
@@ -185,8 +184,8 @@ def deal(pools: Pools, sizes: Sequence[int], rng: random.Random) -> Splits:
         if len(pool) < sum(need)
     ]
     if lacking:
-        more = [f"and {len(lacking) - SHOWN} more labels"] if len(lacking) > SHOWN else []
-        raise ConfigError(f"sentences expected: {'; '.join(lacking[:SHOWN] + more)}")
+        found = "; ".join(first_lines(lacking))
+        raise ConfigError(f"too few sentences, expected {found}")
     splits: Splits = {name: [] for name in SPLITS.values()}
     for need, (label, pool) in zip(needs, pools.items()):
         drawn = iter(rng.sample(pool, sum(need)))

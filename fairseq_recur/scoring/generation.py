@@ -6,7 +6,7 @@ from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_items
 
 # A hypothesis of fairseq-generate or fairseq-interactive, "H-<id>\t<score>\t<text>" (tokens) or
 # "D-<id>\t<score>\t<text>" (detokenized). The pattern includes the score, so it does not match
@@ -125,6 +125,5 @@ def _collect(lines: Sequence[str], path: str | Path) -> dict[str, dict[int, str]
 def _missing(found: Collection[int], total: int) -> str:
     """Name the first missing ids below ``total``, and count the rest."""
     number = total - len(found)
-    first = islice((i for i in count_from() if i not in found), min(number, SHOWN))
-    text = ("id " if number == 1 else "ids ") + ", ".join(map(str, first))
-    return text + (f" and {number - SHOWN} more" if number > SHOWN else "")
+    first = list(islice((i for i in count_from() if i not in found), min(number, SHOWN)))
+    return ("id " if number == 1 else "ids ") + first_items(first, SHOWN, number)

@@ -13,7 +13,7 @@ from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.logs import quiet
 from fairseq_recur.scoring.mean_metric import MeanMetric
-from fairseq_recur.scoring.resampling import DEFAULT_SEED, TIE
+from fairseq_recur.scoring.resampling import DEFAULT_SEED, TIE, kept_sums
 
 
 class Pooled(NamedTuple):
@@ -47,15 +47,12 @@ def compare_pooled(
         samples: number of random exchanges
     """
     a, b = np.sum(system, axis=0), np.sum(control, axis=0)
-    kept = np.random.default_rng(DEFAULT_SEED).integers(2, size=(samples, len(a)), dtype=bool)
     size = len(system) * len(a)
     (name, of_a), (_, of_b) = (score(metric, x.sum(0), size) for x in (a, b))
     observed = of_a - of_b
-    # Exchanged texts: what the one system loses, the other has. Some rows at a time, because numpy
-    # needs the coins as numbers.
-    rows = max(1, 2**22 // len(a))
-    exchanged = np.concatenate([kept[i : i + rows] @ (a - b) for i in range(0, samples, rows)])
-    exchanged, total = exchanged + b.sum(0), a.sum(0) + b.sum(0)
+    # Exchanged texts: what the one system loses, the other has.
+    exchanged = kept_sums(a - b, samples, DEFAULT_SEED) + b.sum(0)
+    total = a.sum(0) + b.sum(0)
     drawn = [score(metric, x, size)[1] - score(metric, total - x, size)[1] for x in exchanged]
     least = abs(observed) - TIE * (abs(of_a) + abs(of_b))
     return Pooled(name, observed, (int(np.sum(np.abs(drawn) >= least)) + 1) / (samples + 1))

@@ -79,13 +79,26 @@ def randomization_p(
         samples, seed: number of draws, and their seed.
     """
     differences = system - baseline
-    texts = len(differences)
+    # The difference of the exchanged systems is sum(kept) - sum(exchanged).
+    drawn = np.abs(2 * kept_sums(differences, samples, seed) - differences.sum())
+    return _p_value(drawn / len(differences), differences)
+
+
+def kept_sums(values: np.ndarray, samples: int, seed: int | None) -> np.ndarray:
+    """Return sums over the texts that are not exchanged: a coin decides for each text.
+
+    Args:
+        values: of each text, (N) or (N, K).
+        samples, seed: number of draws, and their seed.
+
+    Returns:
+        The sum of each draw, (samples) or (samples, K).
+    """
+    texts = len(values)
     kept = np.random.default_rng(seed).integers(2, size=(samples, texts), dtype=bool)
-    # The difference of the exchanged systems is sum(kept) - sum(exchanged). Some rows at a time,
-    # because numpy needs the coins as floats.
+    # Some draws at a time, because numpy needs the coins as numbers.
     rows = max(1, 2**22 // texts)
-    sums = [kept[i : i + rows] @ differences for i in range(0, samples, rows)]
-    return _p_value(np.abs(2 * np.concatenate(sums) - differences.sum()) / texts, differences)
+    return np.concatenate([kept[i : i + rows] @ values for i in range(0, samples, rows)])
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:

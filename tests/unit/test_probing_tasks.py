@@ -175,7 +175,7 @@ def test_a_small_corpus_is_described(corpus: Corpus) -> None:
     lines = str(error.value).split("\n- ")
     assert f"1500 lines, {len(corpus.sentences)} distinct sentences of 5 to 28 words" in lines[0]
     in_bin = sum(5 <= len(words) <= 8 for words in corpus.sentences)
-    assert f"Length: sentences expected: 520 for label 0, found {in_bin}" in lines[1]
+    assert f"Length: too few sentences, expected 520 for label 0, found {in_bin}" in lines[1]
     lower = [[word.lower() for word in words] for words in corpus.sentences]
     frequent = [
         word
