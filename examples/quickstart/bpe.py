@@ -68,7 +68,7 @@ def encode(processor: sentencepiece.SentencePieceProcessor, lines: list[str], ta
     pieces = processor.encode(lines, out_type=str)
     target.write_text("".join(" ".join(line) + "\n" for line in pieces), encoding="utf-8")
     characters, count = sum(map(len, lines)), sum(map(len, pieces))
-    print(f"{target.name}: {len(lines)} lines, {characters} characters, {count} pieces")
+    print(f"{target.name}: {len(lines)} lines, {characters} characters, {count} subwords")
 
 
 def main(words: list[str]) -> int:

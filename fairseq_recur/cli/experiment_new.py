@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--from-scratch", action="store_true",
         help="train the systems from random weights, as long as the Transformer. By default they "
-        "start from the trained Transformer, as does a control",
+        "start from the trained Transformer, as does the continued baseline, the row control",
     )  # fmt: skip
     add("--size", choices=SIZES, default="tiny", help="size of the models, and their settings")
 

@@ -169,18 +169,18 @@ def check_subwords(
         whole = mark is not None and not any(mark in piece for piece in pieces)
         if 2 * unknown > len(pieces) or (unknown and whole):
             problems.append(
-                f"--test {name}: the dictionary lacks {unknown} of the {len(pieces)} pieces of "
+                f"--test {name}: the dictionary lacks {unknown} of the {len(pieces)} subwords of "
                 f"{source}; divide both files as the experiment's data are"
             )
         elif mark in JOINED and not any(mark in line for line in read_lines(target)):
             problems.append(
-                f"--test {name}: {target} is not divided, no piece has {mark}; divide both files "
+                f"--test {name}: {target} is not divided, no subword has {mark}; divide both files "
                 "as the experiment's data are"
             )
         elif unknown > MANY_UNKNOWN * len(pieces):
             say(
                 f"warning: --test {name}: the dictionary lacks {unknown / len(pieces):.1%} of the "
-                f"pieces of {source}; check that it is divided as the experiment's data are"
+                f"subwords of {source}; check that it is divided as the experiment's data are"
             )
     refuse("correct the test sets; nothing was scored", problems)
 
@@ -209,7 +209,7 @@ def check_lengths(
         for number, count in enumerate(counts, 1):
             if count > most:
                 problems.append(
-                    f"line {number} of {file} has {count:,} pieces, and the systems read at most "
+                    f"line {number} of {file} has {count:,} subwords, and the systems read at most "
                     f"{most:,}; divide or shorten it, and its translation"
                 )
                 break

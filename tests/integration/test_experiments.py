@@ -364,12 +364,12 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
     tests = [(name, str(tmp_path / name)) for name in sets]
     experiment: Any = SimpleNamespace(data=str(corpus / "bin"), source="src", target="tgt")
     text = experiment_score.Conversion(str, str, mark="@@")
-    with pytest.raises(ConfigError, match="lacks 1 of the 3 pieces of .*words.src") as error:
+    with pytest.raises(ConfigError, match="lacks 1 of the 3 subwords of .*words.src") as error:
         experiment_score.check_subwords(experiment, tests, text)
     assert str(error.value).count("--test") == 1
     experiment_score.check_subwords(experiment, tests, replace(text, mark=None))
     known, letters = [tests[2]], lambda line: " ".join(line)
-    with pytest.raises(ConfigError, match="lacks 4 of the 4 pieces of .*known.src"):
+    with pytest.raises(ConfigError, match="lacks 4 of the 4 subwords of .*known.src"):
         experiment_score.check_subwords(experiment, known, replace(text, mark=None, encode=letters))
     (tmp_path / "known.tgt").write_text("w1 w2\nw3\n")
     with pytest.raises(ConfigError, match="known.tgt is not divided, no piece has \u2581"):
@@ -432,7 +432,7 @@ def test_the_longest_line_of_all_systems(tmp_path: Path) -> None:
     check = partial(experiment_score.check_lengths, files=[str(tmp_path / "a.src")], encode=str)
     check([systems[0], systems[2]], longest=4)
     check(systems, longest=inf)
-    with pytest.raises(ConfigError, match="a.src has 3 pieces, and the systems read at most 2;"):
+    with pytest.raises(ConfigError, match="a.src has 3 subwords, and the systems read at most 2;"):
         check(systems, longest=1024)
 
 

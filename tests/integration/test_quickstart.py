@@ -37,7 +37,7 @@ def test_full_width_punctuation_can_be_kept(
     pieces = (texts / "work" / "pieces" / "train.zh").read_text().split("\n")
     assert len(pieces) == 10 + 1  # U+2028 is no end of a line
     count = sum(len(line.split(" ")) for line in pieces[:-1])
-    assert f"train.zh: 10 lines, 50 characters, {count} pieces\n" in capsys.readouterr().out
+    assert f"train.zh: 10 lines, 50 characters, {count} subwords\n" in capsys.readouterr().out
     model = sentencepiece.SentencePieceProcessor(model_file=str(texts / "work" / "bpe.model"))
     assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
 
