@@ -1,5 +1,5 @@
-"""Draw what checkpoints of RSA (or Toeplitz) models have learned: gates, kernels, memory lengths
-and recurrence encoding matrices.
+"""Draw what models with RSA, or with toeplitz or full_matrix in its place, have learned: gates,
+kernels, memory lengths and matrices.
 """
 
 import argparse

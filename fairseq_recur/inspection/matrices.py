@@ -1,4 +1,4 @@
-"""The recurrence encoding matrices of a checkpoint, and what can be read off them."""
+"""The matrices that a checkpoint mixes with its attention, and what can be read off them."""
 
 import re
 from argparse import Namespace
@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.loading.states import read_state, saved_options
 from fairseq_recur.models.config import encoder_decoder_slots, part_fields
-from fairseq_recur.modules.mixture import LagMixture
+from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.parts import CROSS_MIXTURE, MIXTURE, map_and_mixture
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 
@@ -25,7 +25,8 @@ SHARE = 0.95
 LONGEST = 4096
 """Number of lags over which the memory of an unlimited kernel is measured."""
 
-Layers = dict[str, LagMixture]
+Layers = dict[str, Mixture]
+"""Matrices and gates by the names of their layers, such as encoder.0."""
 
 
 def read_layers(path: str) -> Layers:
@@ -55,13 +56,12 @@ def read_layers(path: str) -> Layers:
                     "checkpoint that fairseq-train saved, or import the plug-in that has its parts "
                     "(--user-dir)"
                 ) from error
-            if isinstance(mixture, LagMixture):
-                layers[f"{side}.{match['index']}"] = mixture.float().requires_grad_(False)
+            layers[f"{side}.{match['index']}"] = mixture.float().requires_grad_(False)
     if not layers:
         raise ConfigError(
             f"{path} has no recurrence encoding matrices; expected a model with "
-            "--encoder-self-attention or --decoder-self-attention rsa or toeplitz, or with "
-            "--cross-attention-mixture rsa; `plot attention` draws other models"
+            "--encoder-self-attention or --decoder-self-attention rsa, toeplitz or full_matrix, or "
+            "with --cross-attention-mixture rsa; `plot attention` draws other models"
         )
     return layers
 
@@ -82,6 +82,11 @@ def below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
 
 
+def with_kernels(layers: Layers) -> dict[str, LagMixture]:
+    """The layers whose matrices depend on the lag only, and so have kernels."""
+    return {name: mixture for name, mixture in layers.items() if isinstance(mixture, LagMixture)}
+
+
 def sides(layer: LagMixture, length: int) -> list[Tensor]:
     """The kernel (H', L) of earlier keys and, where it is another one, that of later keys."""
     past, future = layer.kernels(length)
@@ -99,7 +104,7 @@ def memory_lengths(layer: LagMixture) -> list[int]:
     return held.int().argmax(dim=1).tolist()
 
 
-def head_label(mixture: LagMixture, head: int) -> str:
+def head_label(mixture: Mixture, head: int) -> str:
     """A short text with a head's parameters."""
     if not isinstance(mixture, RecurrenceEncodingMatrices):
         return "learned"

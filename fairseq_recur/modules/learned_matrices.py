@@ -152,6 +152,11 @@ class FullMatrix(Mixture):
         # A negative number cuts off.
         return F.pad(self.learned(), (older, more, 0, more))[:, size - queries :]
 
+    def first_rows(self, size: int) -> Tensor:
+        """As in `Mixture.first_rows`, behind a memory that is full."""
+        rows = min(size, self.weight.size(1))
+        return self.matrix(rows, self.held + rows)
+
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`."""
         return self.learned().abs().sum(dim=2).max()

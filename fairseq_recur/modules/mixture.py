@@ -133,6 +133,10 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
         raise NotImplementedError(type(self).__name__)
 
+    def first_rows(self, size: int) -> Tensor:
+        """P of the first *size* positions that have rows, for a figure: (H', T, S)."""
+        return self.matrix(size, size)
+
     def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
         """P V at the last positions.
 

@@ -1,6 +1,6 @@
-"""Figures of the recurrence encoding matrices of checkpoints."""
+"""Figures of the matrices that checkpoints mix with their attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,14 @@ from fairseq_recur.inspection.matrices import (
     memory_lengths,
     read_layers,
     sides,
+    with_kernels,
 )
+from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
 
-Models = Sequence[tuple[str, Layers]]
+Models = Sequence[tuple[str, Mapping[str, Any]]]
 """(label, layers) per checkpoint."""
 
 
@@ -34,7 +36,7 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
         a matplotlib Figure
 
     Raises:
-        ConfigError: a checkpoint lacks the layer or has no matrices
+        ConfigError: a checkpoint lacks the layer, or has no matrices or no kernels
         CheckpointError: a file is not a usable checkpoint
     """
     models = []
@@ -42,9 +44,8 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
     for label, path in runs:
         with problems.gathered():
             models.append((label, read_layers(path)))
-            if layer is not None and layer not in models[-1][1]:
-                found = ", ".join(models[-1][1])
-                problems.add(f"--layer {layer}: {label} has {found}; choose one")
+            for problem in _problems(*models[-1], show, layer):
+                problems.add(problem)
     problems.raise_all()
     rows: list[Callable[[Any], None]] = []
     for name in show:
@@ -52,12 +53,13 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
             rows.append(partial(_by_layer, models=models, title="gate", values=_gate))
         elif name == "memory":
             title = f"lags with {SHARE:.0%} of the kernel"
-            rows.append(partial(_by_layer, models=models, title=title, values=memory_lengths))
+            lagged = [(label, with_kernels(layers)) for label, layers in models]
+            rows.append(partial(_by_layer, models=lagged, title=title, values=memory_lengths))
         elif name == "boxes":
             rows.append(partial(_boxes, models=models))
         for label, layers in models:
             if name == "kernels":
-                drawn = {layer: layers[layer]} if layer else layers
+                drawn = with_kernels({layer: layers[layer]} if layer else layers)
                 rows.append(partial(draw_kernels, label=label, layers=drawn, lags=lags))
             elif name == "matrices":
                 chosen = layer or next(iter(layers))
@@ -67,6 +69,20 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
     for part, draw_row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows):
         draw_row(part)
     return figure
+
+
+def _problems(label: str, layers: Layers, show: Sequence[str], layer: str | None) -> Iterator[str]:
+    """Yield why these layers cannot be drawn, one message each."""
+    if layer is not None and layer not in layers:
+        yield f"--layer {layer}: {label} has {', '.join(layers)}; choose one"
+        return
+    chosen = {"memory": layers, "kernels": {layer: layers[layer]} if layer else layers}
+    wrong = [name for name in show if name in chosen and not with_kernels(chosen[name])]
+    if wrong:
+        yield (
+            f"--show {' '.join(wrong)}: {label} has learned a matrix of positions there, which has "
+            "no kernel over lags; choose gates, matrices or boxes"
+        )
 
 
 def _by_layer(
@@ -102,7 +118,7 @@ def _boxes(part: Any, models: Models) -> None:
     plain_axes(axes)
 
 
-def draw_kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
+def draw_kernels(part: Any, label: str, layers: Mapping[str, LagMixture], lags: int) -> None:
     """Draw f over the lags: one panel per layer, one line per head.
 
     Later keys have negative lags, and are drawn where they have values of their own.
@@ -127,7 +143,7 @@ def draw_kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
 
 def _matrices(part: Any, title: str, mixture: Any, size: int) -> None:
     """Draw P of each head as an image, positive entries red and negative ones blue."""
-    per_head = mixture.matrix(size, size)
+    per_head = mixture.first_rows(size)
     row = part.subplots(1, len(per_head), squeeze=False)[0]
     largest = max(float(per_head.abs().max()), 1e-12)
     for head, (axes, matrix) in enumerate(zip(row, per_head)):

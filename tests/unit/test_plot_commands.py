@@ -1,5 +1,6 @@
 """The `plot` commands: names of files, columns and runs as labels, and options without effect."""
 
+import lzma
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from matplotlib.text import Text
 
 from fairseq_recur.cli import main
-from fairseq_recur.errors import CheckpointError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.experiments.training_log import TrainingLog
 from fairseq_recur.inspection.matrices import read_layers
 from fairseq_recur.plotting import curves, forecast, matrices
@@ -178,3 +179,46 @@ def test_matrices_that_do_not_fit_their_options(option: str, value: object, tmp_
     torch.save(state, tmp_path / "model.pt")
     with pytest.raises(CheckpointError, match="options do not fit its weights encoder.layers.0"):
         read_layers(str(tmp_path / "model.pt"))
+
+
+@pytest.fixture
+def of_positions(tmp_path: Path) -> str:
+    """A Transformer-XL with a learned matrix of positions (FL-XL): 5 rows, 8 columns."""
+    with lzma.open(FROZEN / "rsa_xl_lm.pt.xz") as file:
+        state = torch.load(file, weights_only=True)
+    state["cfg"]["model"].update(
+        decoder_self_attention_mixture="full_matrix", memory_length=3, learned_matrix_length=8
+    )
+    weights = state["model"]
+    for name in [name for name in weights if name.rpartition(".")[2] in ("eta", "nu", "theta")]:
+        del weights[name]
+    for name in [name for name in weights if name.endswith("mixture.mu")]:
+        weights[name[: -len("mu")] + "weight"] = torch.rand(2, 5, 8)
+    torch.save(state, tmp_path / "model.pt")
+    return str(tmp_path / "model.pt")
+
+
+def test_learned_matrices_of_positions_have_the_columns_of_the_memory(of_positions: str) -> None:
+    layers = read_layers(of_positions)
+    weight = torch.load(of_positions, weights_only=True)["model"][
+        "decoder.layers.0.self_attn.mixture.weight"
+    ]
+    drawn = matrices.draw([("a", of_positions)], ["gates", "matrices"], None, 4)
+    gates, images = drawn.subfigs
+    expected = [torch.sigmoid(mixture.mu).item() for mixture in layers.values()]
+    assert list(gates.axes[0].lines[0].get_ydata()) == pytest.approx(expected)
+    for axes, of_head in zip(images.axes[:2], weight):
+        found = torch.tensor(axes.images[0].get_array())
+        assert torch.equal(found, of_head[:4, :7].tril(2)), "what comes later is never read"
+    whole = matrices.draw([("a", of_positions)], ["matrices"], "decoder.1", 50).subfigs[0]
+    assert whole.axes[0].images[0].get_array().shape == (5, 8)
+
+
+def test_learned_matrices_of_positions_have_no_kernels(of_positions: str) -> None:
+    message = "--show memory kernels: a has learned a matrix of positions .*; choose gates, "
+    with pytest.raises(ConfigError, match=message):
+        matrices.draw([("a", of_positions)], ["gates", "memory", "kernels"], None, 4)
+    runs = [("b", str(FROZEN / "rsa_transformer.pt")), ("a", of_positions)]
+    with pytest.raises(ConfigError, match=message) as error:
+        matrices.draw(runs, ["memory", "kernels"], None, 4)
+    assert " b has" not in str(error.value)
