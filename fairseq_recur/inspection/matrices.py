@@ -27,6 +27,8 @@ LONGEST = 4096
 
 Layers = dict[str, Mixture]
 """Matrices and gates by the names of their layers, such as encoder.0."""
+LagLayers = dict[str, LagMixture]
+"""Those that have kernels."""
 
 
 def read_layers(path: str) -> Layers:
@@ -82,7 +84,7 @@ def below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
 
 
-def with_kernels(layers: Layers) -> dict[str, LagMixture]:
+def with_kernels(layers: Layers) -> LagLayers:
     """The layers whose matrices depend on the lag only, and so have kernels."""
     return {name: mixture for name, mixture in layers.items() if isinstance(mixture, LagMixture)}
 

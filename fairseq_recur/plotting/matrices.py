@@ -7,6 +7,7 @@ from typing import Any
 from fairseq_recur.errors import Problems
 from fairseq_recur.inspection.matrices import (
     SHARE,
+    LagLayers,
     Layers,
     head_label,
     memory_lengths,
@@ -14,7 +15,6 @@ from fairseq_recur.inspection.matrices import (
     sides,
     with_kernels,
 )
-from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
@@ -118,7 +118,7 @@ def _boxes(part: Any, models: Models) -> None:
     plain_axes(axes)
 
 
-def draw_kernels(part: Any, label: str, layers: Mapping[str, LagMixture], lags: int) -> None:
+def draw_kernels(part: Any, label: str, layers: LagLayers, lags: int) -> None:
     """Draw f over the lags: one panel per layer, one line per head.
 
     Later keys have negative lags, and are drawn where they have values of their own.
