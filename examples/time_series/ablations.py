@@ -107,7 +107,7 @@ def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) 
         results.setdefault(run.row, {}).setdefault(run.system, {})[str(run.seed)] = found
     if not results:
         return ""
-    made = provenance(settings.as_dict(), ["bash", "examples/time_series/run.sh", what], runs)
+    made = provenance(settings.as_dict(what), ["bash", "examples/time_series/run.sh", what], runs)
     write_text(work / "results.json", as_json({**made, "runs": results}))
     rows = gates_rows(results["ETTh1/24"]) if what == "gates" else heads_rows(results)
     page = tables.markdown(rows, names=1)

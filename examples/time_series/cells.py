@@ -189,9 +189,9 @@ class Settings:
     dilations: str = setting("24")
     jobs: int = setting(2, least=1)
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self, ablation: str = "") -> dict[str, str]:
         """Return the variables that determine the results, and their values."""
-        return as_variables(self, without=["jobs", "data"])
+        return as_variables(self, ["jobs", "data", *map(str.lower, unused(self, ablation))])
 
     def chosen(self) -> list[Cell]:
         """The cells, in the order of their cost.
@@ -250,6 +250,30 @@ def read_settings() -> Settings:
     return read_variables(Settings, ["cells", "systems", "seeds"], refused)
 
 
+def unused(settings: Settings, ablation: str) -> dict[str, str]:
+    """Return the variables that have no effect on what is asked for, and on what they have none.
+
+    Args:
+        settings: that were read
+        ablation: its name, or nothing for the table
+    """
+    if ablation:
+        found = dict.fromkeys(
+            ("SYSTEMS", "SPLIT", "HEADS", "DILATIONS"), f"on the ablation {ablation}"
+        )
+        if ablation == "gates":
+            found["CELLS"] = "on the ablation gates, which has the cell ETTh1/24"
+        return found
+    if not any(cell.fractions for cell in settings.chosen()):
+        why = (
+            "on the cells of the table, which have the paper's; they are for CELLS with a FILE.csv"
+        )
+        return dict.fromkeys(("SPLIT", "HEADS", "DILATIONS"), why)
+    if not any(system in HEADS for system in settings.systems):
+        return dict.fromkeys(("HEADS", "DILATIONS"), "on systems without RSA")
+    return {}
+
+
 def refuse_unused(settings: Settings, ablation: str) -> None:
     """Refuse variables that are set and have no effect on what is asked for, or spoil it.
 
@@ -260,23 +284,7 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
     Raises:
         ConfigError: names them, and where they have an effect
     """
-    own = any(cell.fractions for cell in settings.chosen())
-    rsa = any(system in HEADS for system in settings.systems)
-    found = {}
-    if ablation:
-        found = dict.fromkeys(
-            ("SYSTEMS", "SPLIT", "HEADS", "DILATIONS"), f"on the ablation {ablation}"
-        )
-        if ablation == "gates":
-            found["CELLS"] = "on the ablation gates, which has the cell ETTh1/24"
-    elif not own:
-        why = (
-            "on the cells of the table, which have the paper's; they are for CELLS with a FILE.csv"
-        )
-        found = dict.fromkeys(("SPLIT", "HEADS", "DILATIONS"), why)
-    elif not rsa:
-        found = dict.fromkeys(("HEADS", "DILATIONS"), "on systems without RSA")
-    problems = without_effect(found)
+    problems = without_effect(unused(settings, ablation))
     if ablation == "gates":
         why = "it is what the trainings of gates differ in; leave it out"
         problems += unwanted(shlex.split(settings.options), {"--rsa-gate-init": why})

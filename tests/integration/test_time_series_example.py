@@ -23,6 +23,9 @@ from tests.series import write_series
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "time_series"
 MODULES = ("run", "ablations", "cells", "errors", "linear")
 
+SETTINGS = ("SEEDS", "EPOCHS", "RATE", "DEVICE", "OPTIONS")
+OF_OWN_SERIES = ("SPLIT", "HEADS", "DILATIONS")
+
 # Each call validates to the last epoch: rsa_informer's best epoch is the second.
 PROGRAM = """#!{python}
 import json, pathlib, sys
@@ -112,6 +115,7 @@ def test_dry_run(
     assert len(calls(tmp_path / "work")) == 8
     record = json.loads((tmp_path / "work" / "results.json").read_text())
     assert record["runs"]["ETTh1/24"]["rsa_informer"]["2"]["mse"] == pytest.approx(0.5)
+    assert record["settings"].keys() == {"CELLS", "SYSTEMS", *SETTINGS}, "no split, no heads"
     monkeypatch.setenv("RATE", "0.1")
     assert run.main(["table"]) == 0 and "Nothing is finished with" in capsys.readouterr().out
     assert json.loads((tmp_path / "work" / "results.json").read_text()) == record
@@ -209,6 +213,7 @@ def test_another_series(
     assert re.search(r"load1.csv/24/12/6 +dlinear +0\.\d{3} +0\.\d{3}\n", printed)
     assert "Without a result" not in printed
     results = json.loads((tmp_path / "work/results.json").read_text())
+    assert results["settings"].keys() == {"CELLS", "SYSTEMS", *SETTINGS, *OF_OWN_SERIES}
     monkeypatch.setenv("SPLIT", "0.5,0.25,0.25")
     assert main(["linear"]) == 0
     capsys.readouterr()
@@ -263,6 +268,7 @@ def test_kinds_of_heads(
         assert sum(counts) == 8 and counts[1] == counts[2] and counts[4] == counts[5]
         assert words.get("--rsa-dilations") == ("24" if any(counts[3:]) else None)
     written = (tmp_path / "work/heads/results.json").read_text()
+    assert json.loads(written)["settings"].keys() == {"CELLS", *SETTINGS}
     monkeypatch.setenv("RATE", "0.1")
     assert main(["heads", "table"]) == 0
     assert (tmp_path / "work/heads/results.json").read_text() == written, "of other settings"
