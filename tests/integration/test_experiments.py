@@ -372,7 +372,7 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="lacks 4 of the 4 subwords of .*known.src"):
         experiment_score.check_subwords(experiment, known, replace(text, mark=None, encode=letters))
     (tmp_path / "known.tgt").write_text("w1 w2\nw3\n")
-    with pytest.raises(ConfigError, match="known.tgt is not divided, no piece has \u2581"):
+    with pytest.raises(ConfigError, match="known.tgt is not divided, no subword has \u2581"):
         experiment_score.check_subwords(experiment, known, replace(text, mark="\u2581"))
 
 
@@ -387,7 +387,7 @@ def test_many_unknown_pieces_are_named(
         (tmp_path / f"{name}.src").write_text(f"{line}\n")
         experiment_score.check_subwords(experiment, [(name, str(tmp_path / name))], text)
     said = capsys.readouterr().out
-    assert "warning: --test fifth: the dictionary lacks 20.0% of the pieces of" in said
+    assert "warning: --test fifth: the dictionary lacks 20.0% of the subwords of" in said
     assert "tenth" not in said
 
 
@@ -401,7 +401,7 @@ def test_a_line_that_is_too_long_is_refused(
     argv = [word for name in ("long", "most") for word in ("--test", name, str(tmp_path / name))]
     assert main(["experiment", "score", str(done / "work"), *argv]) == 2
     said = capsys.readouterr().err
-    assert "line 2 of " in said and "long.src has 1,024 pieces, and the systems read at m" in said
+    assert "line 2 of " in said and "long.src has 1,024 subwords, and the systems read at m" in said
     assert "most 1,023; divide or shorten it" in said and "most.src" not in said
     assert not (done / "work/other_sets/long").exists()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,24 +56,32 @@ def small_parameters(width: int = WIDTH) -> list[Tensor]:
     return [(weight.detach() / width**0.5).requires_grad_(), leak, threshold]
 
 
-def run(
+def both_terms(
     inputs: list[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
     norm: str = "key", current: bool = False, dropout: float = 0.0, masked: bool = True,
-    together: bool = False, possible: bool = True,
+    together: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """O_S and O_R of (B, H, T, D), or their sum: by the compiled code if asked and possible."""
+    """O_S and O_R of (B, H, T, D), or their sum."""
     q, k, v, *scalars = inputs
     plan = segment_schedule((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
     mask: Tensor | None = None
     if masked:
         mask = last_mask(k.size(2), size, plan.steps).expand(len(q), -1, -1, -1, -1)
-    with running(compiled and possible):
-        outputs = segmented_recurrent(
-            plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars,
-            norm=norm, rest=not current, mask=mask, dropout=dropout, scale=scale,
-            compiled=compiled, together=together,
-        )  # fmt: skip
+    outputs = segmented_recurrent(
+        plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars, norm=norm,
+        rest=not current, mask=mask, dropout=dropout, scale=scale, compiled=compiled,
+        together=together,
+    )  # fmt: skip
     return tuple(plan.from_blocks(x) for x in outputs if x is not None)
+
+
+def run(
+    inputs: list[Tensor], size: int, target: int, compiled: bool = True, possible: bool = True,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`both_terms`, by the compiled code if it is asked for and possible."""
+    with running(compiled and possible):
+        return both_terms(inputs, size, target, compiled, **options)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -22,7 +22,8 @@ from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_s
 from fairseq_recur.ops.triton.segmented_recurrent import FiredSums, fired_sums
 from tests.unit import test_ops
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
-from tests.unit.test_native import run, small_parameters
+from tests.unit.test_native import both_terms as run
+from tests.unit.test_native import small_parameters
 from tests.unit.test_srformer import (
     LENGTHS,
     assert_same,
