@@ -117,7 +117,9 @@ def main() -> int:
     args = parser.parse_args()
     refuse_unused(parser, args, UNUSED[args.what], f"for {args.what}")
     if args.what == "processes" and any(parse_name(name).fused for name in args.arch):
-        parser.error("+fused: not available for processes, which run the command train; remove it")
+        parser.error(
+            "+fused: not available for processes, which run fairseq-recur train; remove it"
+        )
     if args.what == "processes":
         check_processes(parser, args.processes)
     report = Report(args.output)

@@ -41,8 +41,7 @@ def to_fairseq(source: Path, target: Path) -> None:
     if weights:
         raise ConfigError(
             f"{source} has weights that fairseq's {kind.NAME} has no place for: "
-            f"{first_items(sorted(weights))}; "
-            f"expected a plain {kind.NAME}"
+            f"{first_items(sorted(weights))}; expected a plain {kind.NAME}"
         )
     cfg = training_config(kind.ARCH, options)
     must_fit(kind, cfg, state, len(vocabulary.rows))

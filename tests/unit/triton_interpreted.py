@@ -22,8 +22,7 @@ from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_s
 from fairseq_recur.ops.triton.segmented_recurrent import FiredSums, fired_sums
 from tests.unit import test_ops
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
-from tests.unit.test_native import both_terms as run
-from tests.unit.test_native import small_parameters
+from tests.unit.test_native import both_terms, small_parameters
 from tests.unit.test_srformer import (
     LENGTHS,
     assert_same,
@@ -105,7 +104,7 @@ def test_nothing_changes_within_autocast(operation: str) -> None:
 def test_scan_equals_the_loops(length: int, size: int, target: int) -> None:
     """Segments of one and of two tiles of keys, one of them the whole source; missing keys."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
-    assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
+    assert_same(both_terms(inputs, size, target), by_loops(inputs, size, target), inputs)
 
 
 @over_lengths
@@ -114,21 +113,21 @@ def test_both_terms_in_one_pass(length: int, size: int, target: int) -> None:
     """Missing keys; at 40 a segment of two tiles of keys, the second of which is not full."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
     slow = sum(by_loops(inputs, size, target))
-    assert_same(run(inputs, size, target, together=True), (slow,), inputs)
+    assert_same(both_terms(inputs, size, target, together=True), (slow,), inputs)
 
 
 @slow
 def test_more_steps_than_a_word_has_bits() -> None:
     """33 steps, whose spikes take two words."""
     inputs = [*heads(65, 40, 1, 3), *parameters(3)]
-    assert_same(run(inputs, 2, 40), by_loops(inputs, 2, 40), inputs)
+    assert_same(both_terms(inputs, 2, 40), by_loops(inputs, 2, 40), inputs)
 
 
 @slow
 def test_segments_that_no_query_reads() -> None:
     """Seven queries of forty: three of 33 segments are steps, and all have a gradient."""
     inputs = [*heads(65, 7, 1, 4), *parameters(4)]
-    assert_same(run(inputs, 2, 70), by_loops(inputs, 2, 70), inputs)
+    assert_same(both_terms(inputs, 2, 70), by_loops(inputs, 2, 70), inputs)
 
 
 @slow
@@ -136,7 +135,7 @@ def test_segments_that_no_query_reads() -> None:
 def test_scan_knows_norms_and_the_current_segment(norm: str, current: bool) -> None:
     inputs = [*heads(17, 9, 2, 4), *parameters(4)]
     options = {"norm": norm, "current": current}
-    assert_same(run(inputs, 6, 9, **options), by_loops(inputs, 6, 9, **options), inputs)
+    assert_same(both_terms(inputs, 6, 9, **options), by_loops(inputs, 6, 9, **options), inputs)
 
 
 @slow
@@ -152,7 +151,7 @@ def test_unit_scale_equals_the_loops() -> None:
 def test_several_blocks_of_columns(width: int) -> None:
     """Two of 32 columns and five of 16; the blocks and the matrices' rows are padded."""
     inputs = [*heads(17, 5, 1, width), *small_parameters(width)]
-    assert_same(run(inputs, 6, 5), stored(inputs, 6, 5), inputs)
+    assert_same(both_terms(inputs, 6, 5), stored(inputs, 6, 5), inputs)
 
 
 @slow
@@ -162,7 +161,9 @@ def test_several_sentences_and_many_queries(by_torch: Callable[..., Any]) -> Non
     inputs = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes]
     inputs += parameters(5)
     options = {"size": 10, "target": 70, "scale": 0.3, "masked": False}
-    assert_same(run(inputs, **options), by_torch(lambda: run(inputs, **options)), inputs)
+    assert_same(
+        both_terms(inputs, **options), by_torch(lambda: both_terms(inputs, **options)), inputs
+    )
 
 
 @slow
@@ -170,15 +171,15 @@ def test_what_is_not_a_number_stays_visible() -> None:
     """The loss scaler takes such an update back, so the neuron must not hide it."""
     q, k, v, *scalars = (x.detach() for x in (*heads(8, 4, 1, 4), *parameters(4)))
     k[..., 0, 0] = float("nan")
-    assert run([q, k, v, *scalars], 4, 4, norm="none", masked=False)[1].isnan().any()
+    assert both_terms([q, k, v, *scalars], 4, 4, norm="none", masked=False)[1].isnan().any()
 
 
 @slow
 def test_asked_for_torchs_form_no_kernel_runs(calls: list[str]) -> None:
     inputs = [*heads(17, 5, 1, 4), *parameters(4)]
-    by_torch = run(inputs, 6, 5, compiled=False)
+    by_torch = both_terms(inputs, 6, 5, compiled=False)
     assert calls == []
-    assert_same(run(inputs, 6, 5), by_torch, inputs)
+    assert_same(both_terms(inputs, 6, 5), by_torch, inputs)
 
 
 # ---- attention within segments
