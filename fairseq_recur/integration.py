@@ -17,7 +17,7 @@ from omegaconf import DictConfig, open_dict
 
 from fairseq_recur.compat.interactive import TRANSLATION
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.compat.training import counted_for_patience
+from fairseq_recur.compat.validations import counted_for_patience
 from fairseq_recur.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     repeats,
     tasks,
     training,
+    validations,
 )
 from fairseq_recur.compat.checkpoint_reading import checkpoint_problem, read_checkpoint
 from fairseq_recur.compat.configuration import model_options

@@ -75,6 +75,28 @@ def get_batch_iterator(build: Function, self: Any, *args: Any, **kwargs: Any) ->
     return iterator
 
 
+FOR_EPOCH = "fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch"
+
+curriculum = mend(
+    "shuffling after the curriculum",
+    reason="the loader of the first epoch serves all of them, and does not hear that the epochs of "
+    "--curriculum are over: batches are shuffled only after a resume",
+    until="a fairseq whose sampler is told in each epoch whether to shuffle",
+    needed=lambda: "reuse_dataloader" in source_of(FOR_EPOCH),
+)
+
+
+@curriculum.patch(FOR_EPOCH)
+def get_iterator_for_epoch(
+    build: Function, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+) -> Any:
+    """Tell the sampler that is used again."""
+    sampler = getattr(self, "epoch_batch_sampler", None)
+    if sampler is not None:
+        sampler.shuffle = shuffle
+    return build(self, epoch, shuffle, *args, **kwargs)
+
+
 threads = mend(
     "threads at the end",
     reason="a thread that prepares batches for a training that has ended is inside torch when "

@@ -82,3 +82,33 @@ def load_state_dict(
     restore(copies_of(self), kept["copies"], torch.bfloat16 if self.scaler is None else torch.half)
     if self.scaler is not None:
         vars(self.scaler).update(kept["counts"])
+
+
+AMP_OPTIMIZER = "fairseq.optim.amp_optimizer:AMPOptimizer"
+SCALER = "loss_scaler"
+"""What `state_dict_of_amp` adds."""
+
+amp_over_a_resume = mend(
+    "loss scale of amp over a resume",
+    reason="with --amp a checkpoint does not hold the loss scale. A training that is resumed on a "
+    "GPU begins with --fp16-init-scale again, and repeats updates until the gradients are finite",
+    until="a fairseq that keeps the state of the GradScaler in the checkpoint",
+)
+
+
+@amp_over_a_resume.patch(f"{AMP_OPTIMIZER}.state_dict")
+def state_dict_of_amp(state: Function, self: Any) -> dict[str, Any]:
+    """Add the loss scale, and how many updates it has been finite; nothing on a CPU."""
+    kept = {SCALER: self.scaler.state_dict()} if self.scaler.is_enabled() else {}
+    return {**state(self), **kept}
+
+
+@amp_over_a_resume.patch(f"{AMP_OPTIMIZER}.load_state_dict")
+def load_state_dict_of_amp(
+    load: Function, self: Any, state: dict[str, Any], optimizer_overrides: Any = None
+) -> None:
+    """Restore them; the interval of growth is the one that is given now."""
+    load(self, {k: v for k, v in state.items() if k != SCALER}, optimizer_overrides)
+    if SCALER in state and self.scaler.is_enabled():
+        interval = self.scaler.get_growth_interval()
+        self.scaler.load_state_dict({**state[SCALER], "growth_interval": interval})

@@ -1,6 +1,5 @@
-"""The trainer: its configuration, overflows, NaN, mixed and half precision, patience, averages."""
+"""The trainer: its configuration, overflows, NaN, mixed and half precision, averages."""
 
-import sys
 from typing import Any
 
 import torch
@@ -203,52 +202,6 @@ def task_train_step(
     return step(self, sample, model, chosen, optimizer, *args, **kwargs)
 
 
-COUNTED = ("best", "num_runs")
-"""What fairseq counts for --patience: the best result, and the validations since."""
-
-
-def counted_for_patience() -> dict[str, Any]:
-    """Return the attributes of the function in which fairseq counts for --patience."""
-    for name in ("__main__", "fairseq_cli.train"):  # this module may be the program itself
-        function = getattr(sys.modules.get(name), "should_stop_early", None)
-        if function is not None:
-            return vars(function)
-    return {}
-
-
-patience = mend(
-    "patience over a resume",
-    reason="a checkpoint does not hold what --patience has counted, so a training that is resumed "
-    "waits as long again; and a second training in one process inherits the first one's count",
-    until="a fairseq that keeps the counts of should_stop_early in the checkpoint",
-)
-
-
-@patience.patch("fairseq.trainer:Trainer.save_checkpoint")
-def save_training(save: Function, self: Any, filename: Any, extra_state: dict[str, Any]) -> Any:
-    """Save also what is counted for --patience."""
-    counted = {name: value for name, value in counted_for_patience().items() if name in COUNTED}
-    return save(self, filename, {**extra_state, **({"early_stop": counted} if counted else {})})
-
-
-@patience.patch("fairseq.trainer:Trainer.load_checkpoint")
-def load_training(
-    load: Function, self: Any, filename: Any, reset_optimizer: bool = False, *args: Any,
-    reset_meters: bool = False, **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Restore what is counted for --patience; forget what an earlier training has counted."""
-    from fairseq import checkpoint_utils
-
-    counted = counted_for_patience()
-    for attributes in (counted, vars(checkpoint_utils.save_checkpoint)):
-        for name in COUNTED:
-            attributes.pop(name, None)
-    extra_state = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
-    if extra_state is not None and not (reset_optimizer or reset_meters):
-        counted.update(extra_state.get("early_stop", {}))
-    return extra_state
-
-
 averaged_weights = mend(
     "versions in averaged weights",
     reason="--store-ema keeps no buffers; a model that is restored without the versions of its "
@@ -265,3 +218,19 @@ def restore_average(
     own = self.model.state_dict()
     versions = {name: value for name, value in own.items() if name.endswith(".version")}
     restore(self, {**versions, **weights}, *args, **kwargs)
+
+
+average_interval = mend(
+    "interval of averaged weights",
+    reason="with --ema-update-freq a training that is resumed counts the updates to the next "
+    "average from zero",
+    until="a fairseq whose EMA finds its turn by the number of updates",
+)
+
+
+@average_interval.patch("fairseq.models.ema:EMA.step")
+def step_average(step: Function, self: Any, model: Any, updates: int | None = None) -> None:
+    """Count from the number of updates, which the checkpoint has."""
+    if updates is not None:
+        self.update_freq_counter = (updates - 1) % max(self.config.ema_update_freq, 1)
+    step(self, model, updates)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import series
 from tests.conftest import FORECASTERS, SMALL, TRAIN, fast_or_slow, preset_flags
@@ -114,6 +115,50 @@ def test_patience_outlives_a_stop(
     output = train("two", 20)
     assert "Nothing is left to train: 2 validations were not better, --patience is 2" in output
     assert not ended(output)
+
+
+@pytest.mark.parametrize("updates", [6, 8])
+def test_a_plateau_outlives_a_stop(cli: Cli, corpus: Path, tmp_path: Path, updates: int) -> None:
+    """No validation is better than infinity by 1,000 %: the rate halves after every second one."""
+    flags = ["--lr-scheduler", "reduce_lr_on_plateau", "--lr", 1e-3, "--lr-shrink", 0.5]
+    flags += ["--lr-patience", 1, "--lr-threshold", 10, "--warmup-updates", 2]
+
+    def train(name: str, upto: int) -> None:
+        argv = train_flags(corpus, "transformer", tmp_path / name, *flags)
+        cli("train", *argv, "--max-update", upto, "--save-interval", 1, "--no-epoch-checkpoints")
+
+    train("once", 20)
+    train("two", updates)
+    train("two", 20)
+    expected = saved(tmp_path / "once")
+    assert expected["optimizer"]["param_groups"][0]["lr"] == 1e-3 / 4
+    assert_identical(saved(tmp_path / "two"), expected)
+
+
+def test_averaged_weights_outlive_a_stop(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    """Averaged at every fourth update, so the next of 6 is 8, and not 10."""
+    flags = ["--store-ema", "--ema-decay", 0.5, "--ema-update-freq", 4, "--dropout", 0.1]
+    for name, updates in (("once", 10), ("two", 6), ("two", 10)):
+        argv = train_flags(corpus, "transformer", tmp_path / name, *flags)
+        cli("train", *argv, "--max-update", updates)
+    averages = [
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["extra_state"]["ema"]
+        for name in ("two", "once")
+    ]
+    assert_identical(*averages)
+
+
+def test_a_curriculum_outlives_a_stop(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    """The first epoch has the corpus's order, and the others are shuffled, resumed or not."""
+
+    def sizes(name: str, updates: int) -> list[str]:
+        argv = train_flags(corpus, "transformer", tmp_path / name, "--curriculum", 1)
+        return re.findall(r", bsz=(\d+), ", cli("train", *argv, "--max-update", updates))
+
+    once = sizes("once", 16)
+    assert len(once) == 16 and once[4:8] != once[:4]
+    assert sizes("two", 4) + sizes("two", 16) == once
+    assert_identical(saved(tmp_path / "two"), saved(tmp_path / "once"))
 
 
 KILLED_AT_NINE = """

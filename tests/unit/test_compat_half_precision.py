@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf, open_dict
 
@@ -81,3 +82,49 @@ def test_copies_of_other_weights_are_left_out() -> None:
     other = optimizer([torch.ones(5, 3)], "bfloat16", False)
     other.load_state_dict(first.state_dict())
     assert other.fp32_params[0].equal(torch.ones(5, 3))
+
+
+def amp_optimizer(values: torch.Tensor, window: int) -> Any:
+    """fairseq's optimizer of --amp, with a loss scaler that works on a CPU."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    with open_dict(cfg):
+        cfg.optimizer = {"_name": "sgd", "momentum": 0.9, "weight_decay": 0.0, "lr": [0.01]}
+        cfg.common.fp16_init_scale, cfg.common.amp_scale_window = 4, window
+    made = AMPOptimizer.build_optimizer(cfg, [torch.nn.Parameter(values.clone())])
+    scale = {"init_scale": 4.0, "growth_interval": window}
+    made._grad_scaler = torch.amp.GradScaler("cpu", **scale)
+    return made
+
+
+def amp_updates(made: Any, steps: range) -> None:
+    """Update by the gradients of a scaled loss, which overflow in the third."""
+    (parameter,) = made.optimizer.param_groups[0]["params"]
+    for step in steps:
+        made.zero_grad()
+        made.backward((parameter * (step + 1 if step != 2 else torch.inf)).sum())
+        made.clip_grad_norm(1.0)
+        made.step()
+
+
+def test_the_loss_scale_of_amp_is_resumed(tmp_path: Path) -> None:
+    """Halved by an overflow, and doubled after three finite updates, the first before the stop."""
+    values = torch.randn(5)
+    once = amp_optimizer(values, 3)
+    amp_updates(once, range(4))
+    torch.save(once.state_dict(), tmp_path / "state.pt")
+    assert once.scaler.get_scale() == 2
+    (stopped,) = (p.detach().clone() for p in once.optimizer.param_groups[0]["params"])
+    amp_updates(once, range(4, 7))
+    assert once.scaler.get_scale() == 4
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    resumed = amp_optimizer(stopped, 3)
+    resumed.load_state_dict(copy.deepcopy(state))
+    amp_updates(resumed, range(4, 7))
+    assert_identical(resumed.state_dict(), once.state_dict())
+    other = amp_optimizer(stopped, 50)
+    other.load_state_dict(copy.deepcopy(state))
+    assert other.scaler.get_growth_interval() == 50
+    without = amp_optimizer(stopped, 3)
+    without._grad_scaler = torch.amp.GradScaler("cpu", enabled=False)  # as on a CPU
+    without.load_state_dict(copy.deepcopy(state))
+    assert "loss_scaler" not in without.state_dict()
