@@ -22,7 +22,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     literals,
     log_file,
     processes,
-    repeats,
+    search,
     tasks,
     training,
     validations,

@@ -1,4 +1,4 @@
-"""Keeping n-grams from being repeated in a search."""
+"""The search for hypotheses: n-grams that may not be repeated, groups that have to differ."""
 
 import math
 from typing import Any
@@ -46,3 +46,28 @@ def no_repeat_ngram(
     banned = lprobs.index_put((rows, ngrams[rows, places, -1]), lprobs.new_tensor(-math.inf))
     forced = banned.isneginf().all(dim=1, keepdim=True)
     return lprobs.copy_(lprobs.where(forced, banned))
+
+
+DIVERSE = "fairseq.search:DiverseBeamSearch.step"
+
+diverse_groups = mend(
+    "--diverse-beam-groups",
+    reason="what the groups have in common is kept by the place in the batch, but looked up by the "
+    "sentence's number in the test set: an IndexError, or the penalties of another sentence",
+    until="a fairseq whose SequenceGenerator gives the search places in the batch",
+    needed=lambda: "group_overlap[original_batch_idxs" in source_of(DIVERSE),
+)
+
+
+@diverse_groups.patch(DIVERSE)
+def diverse_step(
+    search: Function, self: Any, step: int, lprobs: Tensor, scores: Tensor | None,
+    prev_output_tokens: Tensor | None = None, original_batch_idxs: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """Turn the sentences' numbers into their places in the first step, before any is finished."""
+    if original_batch_idxs is not None:
+        if step == 0:
+            self.numbers = original_batch_idxs
+        same = original_batch_idxs[:, None] == self.numbers
+        original_batch_idxs = same.int().argmax(dim=1)
+    return search(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
