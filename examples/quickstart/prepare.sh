@@ -23,7 +23,7 @@ if [ -f "$work/prepared" ]; then
         "vocabulary or by another version; remove that folder, or choose another one with WORK=FOLDER" >&2
     exit 2
 fi
-echo "Preparing the data: $size BPE pieces for both sides, then fairseq's binary format"
+echo "Preparing the data: $size BPE subwords for both sides, then fairseq's binary format"
 mkdir -p "$work"
 rm -rf "$work/data-bin"
 python "$here/bpe.py" "$data" "$work" "$size" "$source" "$target"

@@ -14,7 +14,7 @@ import torch
 
 from fairseq_recur.compat.checkpoint_writing import whole_checkpoint
 from fairseq_recur.compat.checkpoints import refuse_nan
-from fairseq_recur.errors import SHOWN, CheckpointError, ConfigError, first_items
+from fairseq_recur.errors import CheckpointError, ConfigError, first_items
 from fairseq_recur.files import behind_link, check_outputs
 from fairseq_recur.loading.states import read_state
 
@@ -249,6 +249,6 @@ def _must_match(
             found.append(f"has {name} of type {model[name].dtype} instead of {first[name].dtype}")
     if found:
         raise CheckpointError(
-            f"{file} does not match {first_file}: it {'; '.join(found[:SHOWN])}. "
+            f"{file} does not match {first_file}: it {first_items(found)}. "
             "Give checkpoints of one training"
         )

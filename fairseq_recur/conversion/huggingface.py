@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_recur.compat.checkpoint_reading import refuse_damaged
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, first_items
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -117,7 +117,7 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     lost = sorted(places.keys() - weights.keys())
     if lost:
         raise CheckpointError(
-            f"{index} names {', '.join(lost[:5])}, but no shard has these weights; "
+            f"{index} names {first_items(lost)}, but no shard has these weights; "
             "get the shards again"
         )
     return weights

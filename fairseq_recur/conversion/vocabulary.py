@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.conversion.huggingface import damage_reported, read_object
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, first_items
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -62,7 +62,7 @@ def check_rows(pieces: Mapping[int, str], size: int, folder: Path) -> None:
     beyond = [piece for row, piece in pieces.items() if not 0 <= row < size]
     if beyond:
         raise ConfigError(
-            f"the tokenizer in {folder} has {len(beyond)} tokens ({', '.join(beyond[:3])}) beyond "
+            f"the tokenizer in {folder} has {len(beyond)} tokens ({first_items(beyond, 3)}) beyond "
             f"the {size} rows of the embeddings: it belongs to another model; give the right one"
         )
 

@@ -18,7 +18,7 @@ from fairseq.data import data_utils
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, first_items
 from fairseq_recur.training_guard.dictionaries import hashes
 
 SECTIONS = ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset",
@@ -81,7 +81,7 @@ def compare(mine: dict[str, str], group: Any) -> None:
         if other is not None:
             found.append(f"{name} is {values[0]} on rank 0 and {values[other]} on rank {other}")
     raise ConfigError(
-        f"the processes of this training differ: {'; '.join(found[:5])}. Start all of them with "
+        f"the processes of this training differ: {first_items(found)}. Start all of them with "
         "the same flags and data"
     )
 
