@@ -1,10 +1,11 @@
-"""What a training has counted of its validations: for --patience and for reduce_lr_on_plateau."""
+"""Validations: the metric of the best checkpoint, and what is counted over several of them."""
 
 import sys
 from typing import Any
 
 from fairseq_recur.compat.checkpoints import PLATEAU
-from fairseq_recur.compat.registry import Function, mend
+from fairseq_recur.compat.registry import Function, mend, wrap
+from fairseq_recur.errors import ConfigError, first_items
 
 COUNTED = ("best", "num_runs")
 """What fairseq counts for --patience: the best result, and the validations since."""
@@ -90,3 +91,39 @@ def finish_epoch(
     if between_epochs and isinstance(self.lr_scheduler, ReduceLROnPlateauLRSchedule):
         self.lr_step(position["epoch"] - 1, extra_state.get("val_loss"))
     return extra_state
+
+
+best_metric = mend(
+    "metric of the best checkpoint",
+    reason="a --best-checkpoint-metric that no validation computes is a KeyError",
+    until="a fairseq whose get_valid_stats names what the validation has computed",
+)
+
+
+@best_metric.patch("fairseq.trainer:Trainer.__init__")
+def check_metric(construct: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Check the metric in each validation of this training.
+
+    fairseq_cli.train is not imported for that: it sets up logging, which only a training wants.
+    """
+    construct(self, *args, **kwargs)
+    if hasattr(sys.modules.get("fairseq_cli.train"), "get_valid_stats"):
+        wrap("fairseq_cli.train:get_valid_stats", best_metric.name, get_valid_stats)
+
+
+def get_valid_stats(
+    get: Function, cfg: Any, trainer: Any, stats: dict[str, Any], *args: Any, **kwargs: Any
+) -> dict[str, Any]:
+    """Refuse a metric that this validation has not computed.
+
+    Raises:
+        ConfigError: naming those that it has
+    """
+    metric = cfg.checkpoint.best_checkpoint_metric
+    if metric not in stats:
+        raise ConfigError(
+            f"--best-checkpoint-metric {metric}: the validation has no such value; it has "
+            f"{first_items(sorted(stats), 20)}. Give one of them, or the flag that computes it, "
+            "such as --eval-bleu or --report-accuracy"
+        )
+    return get(cfg, trainer, stats, *args, **kwargs)

@@ -160,6 +160,12 @@ def test_another_optimizer_or_schedule_at_a_resume(
         assert (tmp_path / "save" / "checkpoint_last.pt").read_bytes() == before
 
 
+def test_a_metric_that_no_validation_computes(train: Callable[..., str]) -> None:
+    said = "--best-checkpoint-metric acuracy: the validation has no such value; it has bsz, loss,"
+    with pytest.raises(ConfigError, match=said):
+        train("--best-checkpoint-metric", "acuracy", "--max-update", 1)
+
+
 def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-folder"):  # fairseq's own
         train(data=tmp_path / "no-such-folder")
