@@ -43,7 +43,8 @@ def is_refusal(error: Exception) -> bool:
         return False
     while last.tb_next is not None:
         last = last.tb_next
-    packages = Path(fairseq.__file__).parent, Path(fairseq.__file__).parents[1] / "fairseq_cli"
+    home = Path(fairseq.__file__).parent
+    packages = home, home.parent / "fairseq_cli", Path("fairseq")  # the last: of compiled code
     raised_in = Path(last.tb_frame.f_code.co_filename)
     by_fairseq = any(package in raised_in.parents for package in packages)
     return by_fairseq and len(text.split()) >= WORDS and len(text) <= LONGEST and "\n" not in text

@@ -5,8 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data.data_utils import batch_by_size
 from fairseq.optim.lr_scheduler.pass_through import PassThroughScheduleSchedule
 from fairseq.utils import eval_bool
 
@@ -60,6 +62,14 @@ def test_what_fairseq_refuses_is_one_message() -> None:
     with pytest.raises(ConfigError, match="refuses this: optimizer must be an inst.*; change"):
         with fairseq_refusals.told():
             PassThroughScheduleSchedule(None, SimpleNamespace(lr_scheduler=None))
+
+
+def test_what_compiled_code_refuses_is_one_message() -> None:
+    lengths = numpy.array([3, 9])
+    said = "refuses this: .* should not exceed max_tokens=5; change"
+    with pytest.raises(ConfigError, match=said):
+        with fairseq_refusals.told():
+            batch_by_size(numpy.arange(2), lengths.item, num_tokens_vec=lengths, max_tokens=5)
 
 
 @pytest.mark.parametrize("by_hydra", [False, True])
