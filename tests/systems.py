@@ -198,6 +198,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *"--srformer-scale unit --srformer-norm frobenius --srformer-threshold-init 0.2".split(),
         *"--srformer-neuron-bias --srformer-neuron-per-head".split(),
     ],
+    "unit-sum": [*SEGMENTS, *"--srformer-scale unit --srformer-norm sum".split()],
     "no-segmented-term-stored": [
         *SEGMENTS,
         "--srformer-no-segmented-term",

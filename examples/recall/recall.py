@@ -45,11 +45,12 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "global": ("global", {}),
     **{f"paper{name}": ("srformer", options) for name, options in ABLATIONS.items()},
     **{f"unit{name}": ("srformer", {**UNIT, **options}) for name, options in ABLATIONS.items()},
+    "unit_sum": ("srformer", {**UNIT, "srformer_norm": "sum"}),
 }
 """For each system its part of the slot --cross-attention, and this part's options."""
 
 SWEEP = {"pairs": (16, 64), "segments": (2, 8, 16), "width": (32, 128)}
-SWEPT = ("full", "segmented", "xl", "global", "paper", "unit")
+SWEPT = ("full", "segmented", "xl", "global", "paper", "unit", "unit_sum")
 HEAD_WIDTH, VALUES, LR, WARMUP, BATCH, POINTS = 16, 16, 3e-3, 100, 32, 8
 
 

@@ -15,10 +15,10 @@ from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_fro
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention
 from fairseq_recur.modules.segments import Segments
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products
+from fairseq_recur.ops.segmented_attention import key_norm, partial_products
 from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
 from fairseq_recur.ops.segments import SegmentSchedule
-from fairseq_recur.ops.unit_scale import unit_keys, unit_queries
+from fairseq_recur.ops.unit_scale import UNIT_NORMS, unit_keys, unit_queries
 
 FORMS = ("stored", "recomputed")
 """Forms of the scan: its matrices are kept for the backward pass, or computed again."""
@@ -85,10 +85,11 @@ class SRformerAttention(SegmentedAttention):
             (1e-6, 1e6),
             WITH_NEURON,
         )
-        srformer_norm: ChoiceEnum(list(NORMS)) = option(  # type: ignore[valid-type]
+        srformer_norm: ChoiceEnum(list(UNIT_NORMS)) = option(  # type: ignore[valid-type]
             "key",
             "norm(K) that divides the recurrent term: for each key channel over the positions "
-            "(key), over both (frobenius), or none (ablation II)",
+            "(key), over both (frobenius), or none (ablation II); at the unit scale also the sum "
+            "for each key channel, so that the neuron reads a mean of the values (sum)",
         )
         srformer_clamp: float = option(
             0.0, "bound on the entries of K^T V and K_i^T V_i; 0: none (2 for BART)", (0, 1e30)
@@ -152,6 +153,8 @@ class SRformerAttention(SegmentedAttention):
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
+        if cfg.srformer_norm == "sum" and cfg.srformer_scale != "unit":
+            yield "--srformer-norm sum is for --srformer-scale unit; give that, or another norm"
         leak = cfg.srformer_leak_init
         if cfg.srformer_scale == "unit" and leak is not None and not 0 < leak < 1:
             yield (

@@ -79,6 +79,7 @@ def partial_products(
 
 
 NORMS = ("key", "frobenius", "none")
+"""Norms at the paper's scale; `unit_scale` has one more."""
 SMALLEST_NORM = 1e-6
 
 
@@ -90,13 +91,16 @@ def key_norm(keys: Tensor, kind: str) -> Tensor | None:
     Args:
         keys: (..., S, D) in float32 or higher, zero at padding
         kind: "key": over the positions, for each key channel, as in the published code;
-            "frobenius": over positions and channels; "none": ablation II of Table 3
+            "frobenius": over positions and channels; "none": ablation II of Table 3; "sum": the sum
+            of absolute values over the positions, for each key channel
 
     Returns:
         (..., 1, D), (..., 1, 1) or None; at least 1e-6
     """
     if kind == "none":
         return None
+    if kind == "sum":
+        return keys.abs().sum(-2, keepdim=True).clamp_min(SMALLEST_NORM)
     return norm_of_squares(torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2), kind)
 
 

@@ -6,12 +6,18 @@
 
 Long et al. 2023 derive their term from phi(Q) (phi(K)^T V) / c (eqs. 20 to 22) and leave phi out.
 Then K^T V grows with the source, the memory with the segments, and 1 / thr multiplies both.
+
+With the norm "sum", c of each key channel, K'^T V is a weighted mean of the values: no entry is
+larger than the largest value, whatever the source's length.
 """
 
 import torch
 from torch import Tensor
 
-from fairseq_recur.ops.segmented_attention import key_norm
+from fairseq_recur.ops.segmented_attention import NORMS, key_norm
+
+UNIT_NORMS = (*NORMS, "sum")
+"""Norms at the unit scale."""
 
 
 def features(x: Tensor) -> Tensor:
@@ -29,7 +35,7 @@ def unit_keys(keys: Tensor, norm: str) -> Tensor:
 
     Args:
         keys: (B, H, M, s, D) in float32 or higher, zero at padding
-        norm: one of `segmented_attention.NORMS`
+        norm: one of `UNIT_NORMS`
     """
     found = features(keys)
     divisor = key_norm(found.flatten(2, 3), norm)

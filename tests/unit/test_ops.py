@@ -293,7 +293,7 @@ def accumulate_fire_step(r: Random, length: int) -> None:
 @reference
 def key_norm(r: Random, length: int) -> None:
     keys = random(length, r.randint(1, 5))
-    for kind in ("key", "frobenius"):
+    for kind in ("key", "frobenius", "sum"):
         slow = naive.key_norm(list(keys), kind)
         fast = segmented_attention.key_norm(keys, kind).squeeze(0).expand_as(slow)
         assert_same(fast, slow, [keys])

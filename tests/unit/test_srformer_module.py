@@ -56,6 +56,7 @@ VARIANTS: dict[str, str] = {
     "unit": "--srformer-scale unit",
     "unit-stored": "--srformer-scale unit --srformer-form stored",
     "unit-frobenius": "--srformer-scale unit --srformer-norm frobenius",
+    "unit-sum": "--srformer-scale unit --srformer-norm sum",
     "unit-no-norm-clamp-surrogate": (
         "--srformer-scale unit --srformer-norm none --srformer-clamp 0.5 "
         "--srformer-surrogate piecewise"

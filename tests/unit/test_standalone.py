@@ -104,6 +104,7 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.parametrize("build,options,words", [
     (SRformerCrossAttention, {"srformer_norm": "frobenious"}, "--srformer-norm frobenious: choose"),
+    (SRformerCrossAttention, {"srformer_norm": "sum"}, "--srformer-norm sum is for --srform"),
     (SRformerCrossAttention, {"target_length_mode": "ratios"}, "--target-length-mode ratios: choo"),
     (SRformerCrossAttention, {"segment_size": 0}, "--segment-size 0: expected 1 to"),
     (SRformerCrossAttention, {"srformer_threshold_init": 0.0}, "--srformer-threshold-init 0.0"),

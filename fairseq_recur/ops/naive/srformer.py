@@ -33,9 +33,17 @@ def raf(
 
 
 def key_norm(keys: list[Tensor], kind: str) -> Tensor:
-    """norm(K) of Long et al. 2023, eq. 13: per channel over the positions, or over everything."""
+    """norm(K) of Long et al. 2023, eq. 13: per channel over the positions, or over everything.
+
+    "sum" is L1 per channel; the others are L2.
+    """
     if kind == "none":
         return torch.ones_like(keys[0])
+    if kind == "sum":
+        total = torch.zeros_like(keys[0])
+        for key in keys:
+            total = total + torch.abs(key)
+        return torch.clamp(total, min=1e-6)
     squares = torch.zeros_like(keys[0])
     for key in keys:
         squares = squares + key * key
