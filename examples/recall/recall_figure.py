@@ -8,7 +8,8 @@ from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 
 BASE = {"pairs": 32, "segments": 4, "width": 64}
 """The base size, unless the command has another."""
-COMPARED = ("segmented", "xl", "global", "paper", "unit")
+SRFORMERS = ("paper", "unit", "unit_sum")
+COMPARED = ("segmented", "xl", "global", *SRFORMERS)
 COLOUR_OF = {"full": COLOURS[-1], **dict(zip(COMPARED, COLOURS))}
 
 
@@ -24,9 +25,9 @@ def draw(results: dict[str, Any], file: Path) -> None:
     figure = new_figure(13.0, 7.0)
     axes = figure.subplots(2, 3)
     for cell in at_base:
-        if "_" not in cell["system"]:
+        if cell["system"] in COLOUR_OF:
             line(axes[0][0], cell["curve"], "outside", cell["system"])
-        if cell["system"] in ("paper", "unit"):
+        if cell["system"] in SRFORMERS:
             line(axes[0][1], cell["curve"], "spike", cell["system"])
             line(axes[0][2], cell["curve"], "membrane_sd", cell["system"])
     titles = ("accuracy outside the segment", "share that fires", "deviation of membrane / thr")
@@ -46,7 +47,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
         plain_axes(axis)
     for axis in axes[0]:  # below, curves would cross it; the systems have the same colours there
         if axis.has_data():
-            axis.legend(frameon=False)
+            axis.legend(frameon=False, ncols=2 if len(axis.lines) > 4 else 1)
     save(figure, file)
 
 

@@ -99,6 +99,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "scale of one": "unit",
         "without its norm": "unit_II",
         "without its neuron": "unit_III",
+        "with a mean of the values": "unit_sum",
         "fire": "spike",
         "membrane / thr": "membrane",
         "deviation": "membrane_sd",

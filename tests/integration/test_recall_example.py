@@ -74,6 +74,17 @@ def test_the_figure_averages_over_seeds() -> None:
     assert [point["spike"] for point in one["curve"]] == pytest.approx([0.3, 1.3])
 
 
+def test_the_figure_has_every_system_of_the_sweep(tmp_path: Path) -> None:
+    names = ("outside", "spike", "membrane_sd")
+    curve = [{"update": n, **dict.fromkeys(names, 0.5)} for n in range(2)]
+    cells = [
+        {"system": system, **sizes, "seed": 1, "inside": 1.0, "outside": 0.5, "curve": curve}
+        for system, sizes in recall.cells(list(recall.SYSTEMS), recall.BASE, sweep=True)
+    ]
+    recall.draw({"settings": {}, "cells": cells}, tmp_path / "recall.png")
+    assert (tmp_path / "recall.png").is_file()
+
+
 def test_a_base_size_of_the_sweep_is_computed_once() -> None:
     base = {"pairs": 16, "segments": 2, "width": 64}
     found = [tuple(size.values()) for _, size in recall.cells(["full"], base, sweep=True)]
