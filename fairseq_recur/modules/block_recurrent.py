@@ -282,7 +282,8 @@ class BlockRecurrentMemory(XLMemory):
         yield from super().problems(cfg, side)
         if cfg.recurrent_layer > cfg.decoder_layers:
             yield (
-                f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
+                f"--decoder-memory {cfg.decoder_memory} with --recurrent-layer "
+                f"{cfg.recurrent_layer}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}; give the number of a layer from the top"
             )
         elif (kept := kept_layers(cfg, "decoder")) is not None:
