@@ -215,12 +215,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
     ],
     "unit": [*SEGMENTS, "--srformer-scale", "unit"],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
-    # At 0.1 a source of one word fires, and a single key divides that: if it is near zero, half
-    # precision changes its size.
-    "current-segment": [
-        *SEGMENTS,
-        *"--srformer-current-segment --srformer-threshold-init 1".split(),
-    ],
+    "current-segment": [*SEGMENTS, "--srformer-current-segment"],
     "segmented": ["--cross-attention", "segmented", *SEGMENTS],
     "xl": ["--cross-attention", "xl", *SEGMENTS],
     "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],

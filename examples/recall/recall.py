@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from recall_figure import BASE, base_of, draw
+from recall_figure import BASE, SWEPT, base_of, draw
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
@@ -50,7 +50,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
 """For each system its part of the slot --cross-attention, and this part's options."""
 
 SWEEP = {"pairs": (16, 64), "segments": (2, 8, 16), "width": (32, 128)}
-SWEPT = ("full", "segmented", "xl", "global", "paper", "unit", "unit_sum")
 HEAD_WIDTH, VALUES, LR, WARMUP, BATCH, POINTS = 16, 16, 3e-3, 100, 32, 8
 
 

@@ -9,8 +9,9 @@ from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 BASE = {"pairs": 32, "segments": 4, "width": 64}
 """The base size, unless the command has another."""
 SRFORMERS = ("paper", "unit", "unit_sum")
-COMPARED = ("segmented", "xl", "global", *SRFORMERS)
-COLOUR_OF = {"full": COLOURS[-1], **dict(zip(COMPARED, COLOURS))}
+SWEPT = ("full", "segmented", "xl", "global", *SRFORMERS)
+"""The systems that are compared at all sizes."""
+COLOUR_OF = dict(zip(SWEPT, (COLOURS[-1], *COLOURS)))
 
 
 def base_of(values: dict[str, Any]) -> dict[str, int]:

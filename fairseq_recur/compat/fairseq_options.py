@@ -155,6 +155,10 @@ def refuse_lost_training(options: Mapping[str, Any]) -> None:
     refuse("options that would lose the training", _lost_trainings(options))
 
 
+COMPUTED_BY = {"bleu": "eval_bleu", "accuracy": "report_accuracy"}
+"""For a metric of the best checkpoint the option with which a validation computes it."""
+
+
 def _lost_trainings(options: Mapping[str, Any]) -> Iterator[str]:
     """Describe each value that ends a training before its first checkpoint."""
     for name in ("save_interval", "validate_interval"):
@@ -165,9 +169,13 @@ def _lost_trainings(options: Mapping[str, Any]) -> Iterator[str]:
         yield f"--max-valid-steps {steps}: expected at least 0; give another number"
     if options.get("distributed_world_size") == 0:
         yield "--distributed-world-size 0: expected at least 1; give another number"
-    if options.get("best_checkpoint_metric") == "bleu" and not options.get("eval_bleu", True):
-        if not options.get("disable_validation"):
-            yield "--best-checkpoint-metric bleu, but no BLEU is computed: give --eval-bleu"
+    metric = options.get("best_checkpoint_metric", "")
+    flag = COMPUTED_BY.get(metric)
+    if flag and not options.get(flag, True) and not options.get("disable_validation"):
+        yield (
+            f"--best-checkpoint-metric {metric}, but no validation computes it: give "
+            f"--{flag.replace('_', '-')}"
+        )
 
 
 decay = mend(

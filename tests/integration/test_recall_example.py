@@ -74,7 +74,7 @@ def test_the_figure_averages_over_seeds() -> None:
     assert [point["spike"] for point in one["curve"]] == pytest.approx([0.3, 1.3])
 
 
-def test_the_figure_has_every_system_of_the_sweep(tmp_path: Path) -> None:
+def test_the_figure_draws_every_system_of_the_sweep(tmp_path: Path) -> None:
     names = ("outside", "spike", "membrane_sd")
     curve = [{"update": n, **dict.fromkeys(names, 0.5)} for n in range(2)]
     cells = [

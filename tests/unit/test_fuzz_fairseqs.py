@@ -111,6 +111,7 @@ REFUSED = (
     "--max-valid-steps -1",
     "--distributed-world-size 0",
     "--best-checkpoint-metric bleu",
+    "--best-checkpoint-metric accuracy --criterion label_smoothed_cross_entropy",
 )
 
 # Everything else is left to fairseq, whether it works there or ends at once.
@@ -121,6 +122,9 @@ LEFT = {
         "--max-valid-steps 0",
         "--best-checkpoint-metric bleu --eval-bleu",
         "--best-checkpoint-metric bleu --disable-validation",
+        "--best-checkpoint-metric accuracy --criterion label_smoothed_cross_entropy "
+        "--report-accuracy",
+        "--best-checkpoint-metric accuracy --criterion cross_entropy",
         "--best-checkpoint-metric ppl",
         "--batch-size -1 --max-tokens 0",
         "--required-batch-size-multiple 0",

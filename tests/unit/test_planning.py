@@ -31,7 +31,7 @@ from fairseq_recur.planning.plan import by_part, count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, _Saved, trace
 from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
-from tests.unit.test_memory_model import small
+from tests.unit.test_memory_model import shrunk, small
 
 WORDS = 64
 WITH_MEMORY = ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny", "rsa_tlb_lm_tiny"]
@@ -43,7 +43,7 @@ DECODER: list[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
 def flags_of(arch: str) -> list[str]:
     """A small model, with several segments and without dropout's random masks."""
     if arch in WITH_MEMORY:
-        return small(arch)
+        return [*small(arch), *shrunk(arch)]
     sizes = [*SMALL, *DECODER]
     if arch in LANGUAGE_MODELS:
         pairs = list(zip(sizes[::2], sizes[1::2]))
