@@ -372,4 +372,6 @@ def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:
         return matrix / size.sum(-1, keepdim=True).clamp(min=1.0)
     real = (~padding).to(size.dtype)
     rows = "hts" if matrix.dim() == 3 else "bhts"
-    return matrix / torch.einsum(f"{rows},bs->bht", size, real).unsqueeze(-1).clamp(min=1.0)
+    with no_autocast(matrix):
+        sums = torch.einsum(f"{rows},bs->bht", size, real)
+    return matrix / sums.unsqueeze(-1).clamp(min=1.0)

@@ -333,6 +333,9 @@ def test_normalised_rows() -> None:
     found = normalised(matrix, padding)
     torch.testing.assert_close(found[0, 0, 0], torch.tensor([0.0, 1.0, -1 / 3]))
     torch.testing.assert_close(found[0, 0, 2], torch.tensor([0.5, 0.5, 0.0]))
+    expected = normalised(matrix / 1.1, padding)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(normalised(matrix / 1.1, padding), expected)
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
