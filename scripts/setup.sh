@@ -75,15 +75,9 @@ fi
 
 if [ -n "${PYTHON:-}" ]; then check_python; fi
 
-# One at a time: two would write into each other's environment. The lock is on the project's folder,
-# and ends with this script. Without the command (macOS has none) there is no lock.
-if command -v flock > /dev/null; then
-    exec 9< .
-    flock -n 9 || {
-        echo "Waiting for another scripts/setup.sh in $PWD"
-        flock 9
-    }
-fi
+# One at a time: two would write into each other's environment.
+source scripts/lock.sh
+lock "$PWD"
 
 # What an environment depends on: where it is, its interpreter, the pins.
 state_of() {

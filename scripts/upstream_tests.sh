@@ -17,6 +17,7 @@ shift
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [[ -x $root/.venv/bin/python ]]; then PATH="$root/.venv/bin:$PATH"; fi
 export PYTHONPATH="$root" OMP_NUM_THREADS=1
 
 # Write the tests that pass to $work/NAME.passed, from a copy with another architecture if given.
@@ -50,6 +51,12 @@ list() {
 
 status=0
 run stock "" "" "$@"
+if [[ ! -s $work/stock.passed ]]; then
+    tail "$work/stock.log" >&2
+    echo "error: none of fairseq's tests passes without the plug-in; run scripts/setup.sh, and give" \
+        "the tests of the installed fairseq" >&2
+    exit 2
+fi
 run plugin "" "-p fairseq_recur" "$@"
 comm -13 "$work/stock.passed" "$work/plugin.passed" | list "mended by the plug-in" || true
 comm -23 "$work/stock.passed" "$work/plugin.passed" | list "broken by the plug-in" || status=1

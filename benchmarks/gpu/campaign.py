@@ -338,8 +338,12 @@ def main() -> int:
     if args.g2p and not args.g2p.is_dir():
         parser.error(f"--g2p {args.g2p}: no such folder; give one with LANG_train.tsv and so on")
     for folder in filter(None, (args.multi30k, args.en_de)):
-        if not (folder / "data-bin").is_dir():
-            parser.error(f"{folder}: no data-bin; give a folder that prepare.sh has made")
+        expected = "data-bin", "codes", "test.de"
+        missing = [name for name in expected if not (folder / name).exists()]
+        if missing:
+            parser.error(
+                f"{folder}: no {', '.join(missing)}; give a folder that prepare.sh has made"
+            )
     if args.wheels and not [*args.wheels.glob("*.whl")]:
         parser.error(f"--wheels {args.wheels}: no wheels; give a folder that wheels.sh has made")
     known = {piece.name: piece for piece in pieces(args)}

@@ -252,6 +252,7 @@ def trainings(args: argparse.Namespace) -> Iterator[Piece]:
             "--work-dir", str(args.work_dir.resolve() / corpus), "--jobs", str(jobs),
             "--set", f"data={folder / 'data-bin'}", "--set", "speed=null",
             "--set", f"score.reference={folder / 'test.de'}",
+            "--set", f"generate.bpe-codes={folder / 'codes'}",
         ]  # fmt: skip
         more = ["--set", "train.fp16=false", "--set", "train.cpu=true", "--dry-run"]
         command = [sys.executable, *words, *(more if args.tiny else [])]

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    work = Path(os.environ.get("WORK", HERE / "work")).resolve()
+    work = Path(os.environ.get("WORK") or HERE / "work").resolve()
     runs = list(copy_runs(settings, work))
 
     def finished(run: CopyRun) -> None:

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if trains:
             text.check_length(found, min(settings.shares), settings.batch * settings.tokens)
         name = f"{folder.resolve().name}_{settings.units}"
-        work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
+        work = Path(os.environ.get("WORK") or HERE / "work" / name).resolve()
         text.check_prepared(found, work)
         about = report.about(settings, found, arguments[0])
         runs = list(text_runs(settings, work))

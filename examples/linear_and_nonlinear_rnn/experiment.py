@@ -250,7 +250,10 @@ def main() -> None:
     parser = build_parser()
     args = parser.parse_args()
     check(parser, args)
-    lock = hold(args.output / LOCK)
+    try:
+        lock = hold(args.output / LOCK)
+    except OSError as problem:  # such as a file of that name, or a folder of someone else
+        sys.exit(f"error: {problem}; choose another --output")
     if lock is None:
         sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
     file = args.output / "results.json"

@@ -38,6 +38,8 @@ done
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
+source "$root/scripts/lock.sh"
+lock "$output"
 # What the output depends on: other texts or languages are prepared again.
 inputs="$merges $source $target $(cat "$folder"/{train,"$valid",test}.{"$source","$target"} | cksum)"
 if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$inputs" ]; then

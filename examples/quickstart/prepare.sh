@@ -3,7 +3,9 @@
 #     bash prepare.sh DATA WORK SIZE SOURCE TARGET
 # DATA has train, valid and test, each as .SOURCE and .TARGET. See bpe.py.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+source "$root/scripts/help.sh"
+source "$root/scripts/lock.sh"
 if [ $# -ne 5 ]; then
     echo "error: expected DATA WORK SIZE SOURCE TARGET, found $# arguments; give them as in" \
         "bash prepare.sh DATA WORK SIZE SOURCE TARGET" >&2
@@ -12,6 +14,7 @@ fi
 data="$1" work="$2" size="$3" source="$4" target="$5"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
+lock "$work"
 format=1 # of what bpe.py writes; another number means that older data cannot be used
 inputs="$(cat "$data"/{train,valid,test}.{"$source","$target"} <(echo "$format $size") | cksum)"
 if [ -f "$work/prepared" ]; then
@@ -24,7 +27,6 @@ if [ -f "$work/prepared" ]; then
     exit 2
 fi
 echo "Preparing the data: $size BPE subwords for both sides, then fairseq's binary format"
-mkdir -p "$work"
 rm -rf "$work/data-bin"
 python "$here/bpe.py" "$data" "$work" "$size" "$source" "$target"
 fairseq-recur preprocess -s "$source" -t "$target" --joined-dictionary \

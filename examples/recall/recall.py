@@ -216,7 +216,10 @@ def main(arguments: list[str] | None = None) -> None:
     if args.updates < 1:
         parser.error(f"--updates {args.updates}; expected at least 1")
     check_base(parser, args)
-    lock = hold(args.output / LOCK)
+    try:
+        lock = hold(args.output / LOCK)
+    except OSError as problem:  # such as a file of that name, or a folder of someone else
+        sys.exit(f"error: {problem}; choose another --output")
     if lock is None:
         sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
     with lock:

@@ -5,9 +5,11 @@
 # prepare_lead TEXTS MODEL PREPARED OUTPUT: write OUTPUT/data-bin and OUTPUT/text, once for the same
 # texts and pieces. PREPARED has the pieces and the data-bin of the summaries, MODEL is its
 # SentencePiece model
-prepare_lead() {
+prepare_lead() ( # in a shell of its own, with which the lock ends
     local texts="$1" model="$2" prepared="$3" output="$4" folder inputs
     folder="$(dirname "${BASH_SOURCE[0]}")"
+    source "$folder/../../scripts/lock.sh"
+    lock "$(dirname "$output")"
     inputs="$(cat "$texts"/{train,valid,test}.source "$texts/train.target" "$model" \
         "$prepared/data-bin/dict.source.txt" | cksum)"
     if [ -f "$output/prepared" ] && [ "$(cat "$output/prepared")" = "$inputs" ]; then return; fi
@@ -21,7 +23,7 @@ prepare_lead() {
         --testpref "$output/pieces/test" > "$output/preprocess.log" 2>&1 ||
         { tail "$output/preprocess.log" >&2; exit 1; }
     echo "$inputs" > "$output/prepared"
-}
+)
 
 # prepare_example: set up the environment and the corpus of this folder in $work, once. Sets $lead,
 # the first words of the test texts: what is copied, and the baseline

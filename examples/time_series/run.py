@@ -25,7 +25,7 @@ from fairseq_recur.experiments.runner import places
 def main(arguments: list[str]) -> int:
     """Run everything; return 0, or 1 if a training failed, 2 for wrong settings, 130 if stopped."""
     what = arguments[0] if arguments and arguments[0] in ablations.RUNS else ""
-    work = Path(os.environ.get("WORK", HERE / "work")).resolve() / what
+    work = Path(os.environ.get("WORK") or HERE / "work").resolve() / what
     try:
         settings = read_settings()
         rest = arguments[1:] if what else arguments

@@ -81,6 +81,11 @@ def decoding_problems(command: str, args: argparse.Namespace, problems: Problems
             "--constraints: generate reads no constraints from binary data; use interactive, whose "
             "lines have them after a tab"
         )
+    if command == "generate" and args.score_reference and args.print_alignment == "soft":
+        problems.add(
+            "--print-alignment soft: --score-reference has hard alignments only; give "
+            "--print-alignment hard"
+        )
     if command == "interactive" and args.lm_path:
         problems.add(
             f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "

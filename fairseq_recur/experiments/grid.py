@@ -165,6 +165,8 @@ def run_and_report(
     """
     try:
         if jobs:
+            if not devices and not runs[0].train_flags().get("cpu"):
+                raise ConfigError("DEVICE=cuda: torch finds no GPU here; give DEVICE=cpu")
             with stoppable():
                 check(runs)
         failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []

@@ -58,8 +58,10 @@ def export(pretrained: Pretrained, folder: Path) -> list[str]:
         "num_beams": 5,
         "early_stopping": True,
         "length_penalty": 1.0,
-        "min_new_tokens": 1,
-        "max_new_tokens": min(LONGEST, model.max_decoder_positions()),
+        # As fairseq's, of the whole output; they count the symbol at the beginning. Limits of new
+        # tokens would hide what a caller gives as max_length or min_length.
+        "min_length": 2,
+        "max_length": min(LONGEST, model.max_decoder_positions()) + 1,
         "bos_token_id": words.bos(),
         "pad_token_id": words.pad(),
         "eos_token_id": words.eos(),

@@ -16,6 +16,7 @@ run() {
     (
         trap '' USR1 # SLURM can send it to all processes, and it would kill torchrun
         export FAIRSEQ_RECUR_STOP="$folder"
+        export PYTHONSAFEPATH=1 # the current folder may be a clone of fairseq
         exec "$@"
     ) &
     child=$!

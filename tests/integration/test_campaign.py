@@ -374,7 +374,7 @@ def test_nothing_starts_where_nothing_can_run(tmp_path: Path) -> None:
 def test_mistakes_are_named(tmp_path: Path) -> None:
     for words, error in (
         (["--only", "nonsense"], "--only: unknown nonsense; expected names that --list prints"),
-        (["--multi30k", tmp_path], "no data-bin; give a folder that prepare.sh has made"),
+        (["--multi30k", tmp_path], "no data-bin, codes, test.de; give a folder that prepare.sh"),
         (["--g2p", tmp_path / "none"], "none: no such folder; give one with LANG_train.tsv"),
         (["--wheels", tmp_path], "no wheels; give a folder that wheels.sh has made"),
     ):
@@ -394,6 +394,7 @@ def test_a_rehearsal_of_all_pieces(cli: Callable[..., str], tmp_path: Path) -> N
         "preprocess", "-s", "en", "-t", "de", "--joined-dictionary", "--trainpref", text / "train",
         "--validpref", text / "valid", "--testpref", text / "test", "--destdir", text / "data-bin",
     )  # fmt: skip
+    (text / "codes").write_text("#version: 0.2\n")
     words = tmp_path / "words"
     words.mkdir()
     for name in ("train", "dev", "test"):

@@ -241,6 +241,8 @@ def test_exported_model_is_the_same(
         for use_cache in (True, False)
     ]
     assert torch.equal(*continued) and torch.equal(continued[0][:, :3], prompts)
+    # A caller's limits, which count the symbol at the beginning.
+    assert theirs.generate(sources, num_beams=1, min_length=5, max_length=5).size(1) == 5
 
 
 def test_exported_model_trains_and_is_saved(exported: Callable[..., Any], tmp_path: Path) -> None:

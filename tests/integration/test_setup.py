@@ -42,7 +42,7 @@ def test_a_second_one_waits(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as second:
         assert second.stdout is not None and second.stderr is not None
-        assert second.stdout.readline().startswith("Waiting for another scripts/setup.sh in ")
+        assert second.stdout.readline().startswith("Waiting for another script that works in ")
         assert second.poll() is None
         os.close(first)
         assert "was not made by this script" in second.stderr.read()

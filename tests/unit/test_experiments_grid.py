@@ -22,6 +22,9 @@ class Settings:
     systems: list[str] = setting(["a"], "names")
 
 
+CPU = ("--cpu",)
+
+
 class EmptyRun(GridRun):
     """A training that does nothing."""
 
@@ -37,7 +40,7 @@ def unchecked(runs: Sequence[EmptyRun]) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmptyRun:
     monkeypatch.setattr(runner, "PROGRAM", ["true"])
     monkeypatch.setattr(runner, "POLL", 0.02)
-    return EmptyRun(tmp_path, "row", "a", 1, (), 1)
+    return EmptyRun(tmp_path, "row", "a", 1, CPU, 1)
 
 
 def test_nothing_runs_if_the_check_finds_something(
@@ -51,6 +54,18 @@ def test_nothing_runs_if_the_check_finds_something(
     assert run_and_report([run], 0, run.work, lambda run: None, lambda: "", [], check) == 0
     assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], check) == 2
     assert capsys.readouterr().err == "error: 1 wrong\n" and not run.finished()
+
+
+def test_a_training_for_a_gpu_does_not_fall_back_to_the_cpu(
+    run: EmptyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table needs no GPU."""
+    run = EmptyRun(run.work, "row", "a", 1, (), 1)
+    assert run_and_report([run], 0, run.work, lambda run: None, lambda: "", [], unchecked) == 0
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], unchecked) == 2
+    message = "error: DEVICE=cuda: torch finds no GPU here; give DEVICE=cpu\n"
+    assert capsys.readouterr().err == message and not run.finished()
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", ["0"], unchecked) == 0
 
 
 def test_what_is_named_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,11 +104,11 @@ def test_the_machine_is_that_of_the_training(
     assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], unchecked) == 0
     monkeypatch.setattr(runner.machine, "machine", lambda: "here")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "2", "python": "3"})
-    before = provenance({}, ["x"], [EmptyRun(run.work, "row", "a", 3, (), 1)])
+    before = provenance({}, ["x"], [EmptyRun(run.work, "row", "a", 3, CPU, 1)])
     assert (before["machine"], before["versions"]["torch"]) == ("here", "2")
     after = provenance({}, ["x"], [run])
     assert (after["machine"], after["versions"]) == ("there", {"torch": "1"})
-    other = EmptyRun(run.work, "row", "a", 2, (), 1)
+    other = EmptyRun(run.work, "row", "a", 2, CPU, 1)
     other.folder.mkdir(parents=True)
     old: dict[str, Any] = {"key": other.key("train"), "done": True, "commit": "c"}
     other.write_state({"train": {**old, "versions": {"torch": "0"}}})
@@ -105,7 +120,7 @@ def test_the_machine_is_that_of_the_training(
 def test_each_training_has_one_gpu(run: EmptyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each would divide its batches among all of them."""
     monkeypatch.setattr(runner, "PROGRAM", ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"])
-    runs = [run, EmptyRun(run.work, "row", "b", 1, (), 1)]
+    runs = [run, EmptyRun(run.work, "row", "b", 1, CPU, 1)]
     assert (
         run_and_report(runs, 2, run.work, lambda run: None, lambda: "", ["4", "7"], unchecked) == 0
     )
@@ -116,7 +131,7 @@ def test_a_moved_folder_is_not_trained_again(run: EmptyRun) -> None:
     run.folder.mkdir(parents=True)
     for key in (run.key("train"), run.argv("train")):  # the second is of an earlier version
         run.write_state({"train": {"key": key, "done": True}})
-        moved = EmptyRun(run.work.rename(run.work.with_name("moved")), "row", "a", 1, (), 1)
+        moved = EmptyRun(run.work.rename(run.work.with_name("moved")), "row", "a", 1, CPU, 1)
         assert moved.done("train")
         moved.prepare()
         assert moved.done("train")

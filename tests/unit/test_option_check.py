@@ -51,6 +51,9 @@ def test_all_options_are_told_at_once(
     said = capsys.readouterr().err
     for part in ("--print-step is for", "--retain-iter-history is for", "--constraints: generate"):
         assert part in said
+    flags = "--score-reference --print-alignment soft".split()
+    assert main(["generate", str(corpus / "bin"), "--path", str(path), *flags]) == 2
+    assert "give --print-alignment hard" in capsys.readouterr().err
     for kind in ("lazy", "cached"):
         assert main(["train", str(corpus / "bin"), *TRAIN, *save, "--dataset-impl", kind]) == 2
         said = capsys.readouterr().err
