@@ -18,9 +18,9 @@ import torch
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.loading.folder import find_checkpoints
-from fairseq_recur.loading.models import load
+from fairseq_recur.loading.models import Loaded, load
 from fairseq_recur.tasks.series_splits import SPLITS
-from fairseq_recur.tasks.time_series import TimeSeriesTask, windows_of_batch
+from fairseq_recur.tasks.time_series import TimeSeriesTask, WindowDataset, windows_of_batch
 
 BATCH = 32
 """Windows per batch, unless the model has a memory."""
@@ -66,18 +66,26 @@ def run(args: argparse.Namespace) -> int:
     found = load(file, kinds=(TimeSeriesTask,), changes=changes)
     task: Any = found.task
     check_outputs(args.output, inputs=[task.cfg.series_file])
+    names = task.series.names
+    columns = [*names, *(f"{name} actual" for name in names)]
+    twice = [name for name in names if columns.count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"{', '.join(twice)}: the file would have two columns of that name, one of them with "
+            "actual values; rename the variable in the series, and name the new one with "
+            "--series-columns"
+        )
     task.load_dataset(args.split)
     model: Any = found.models[0].eval()
     remembers = model.encoder.memory is not None
-    size = args.batch_size or (remembered(found.cfg) if remembers else BATCH)
+    size = args.batch_size or (remembered(found, task.dataset(args.split)) if remembers else BATCH)
     problem = task.memory_problem(size, 1) if remembers else ""
     if problem:
         raise ConfigError(problem)
     device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    names = task.series.names
-    lines.writerow(["window", "date", *names, *(f"{name} actual" for name in names)])
+    lines.writerow(["window", "date", *columns])
     # A memory needs all windows, in their order.
     step = 1 if remembers else task.cfg.horizon
     lines.writerows(forecasts(model.to(device), task, args.split, step, size))
@@ -86,23 +94,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def remembered(cfg: Any) -> int:
+def remembered(found: Loaded, windows: WindowDataset) -> int:
     """Return how many rows a memory held in training: the windows of a batch, of all processes.
 
     Args:
-        cfg: of the training
-
-    Raises:
-        ConfigError: it had no ``--batch-size``
+        found: the model and its training's configuration
+        windows: of a split
     """
-    size = cfg.dataset.batch_size
-    if size is None:
-        raise ConfigError(
-            "the training had no --batch-size, which is the length of the model's memory; give the "
-            "number of windows that its batches had as --batch-size"
-        )
-    windows = windows_of_batch(size, cfg.dataset.required_batch_size_multiple)
-    return int(windows * cfg.distributed_training.distributed_world_size)
+    data, processes = found.cfg.dataset, found.cfg.distributed_training.distributed_world_size
+    limits = data.batch_size, data.max_tokens, data.required_batch_size_multiple
+    return int(windows_of_batch(windows, *limits) * processes)
 
 
 @torch.no_grad()

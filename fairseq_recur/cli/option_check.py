@@ -10,6 +10,7 @@ from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
 from fairseq_recur.errors import Problems
 from fairseq_recur.models.base import RecurrentModel
+from fairseq_recur.tasks.streams import StreamLanguageModelingTask
 
 SPEECH, MASKED, CLASSES = "speech", "masked language models", "classification"
 CRITERIONS = {
@@ -52,8 +53,8 @@ def check_options(command: str, args: argparse.Namespace) -> None:
         training_problems(args, problems)
     elif command in ("generate", "interactive"):
         decoding_problems(command, args, problems)
-    elif command == "eval-lm" and len(utils.split_paths(args.path or "")) > 1:
-        problems.add(f"--path {args.path}: eval-lm reads one checkpoint; give one")
+    elif command == "eval-lm":
+        evaluation_problems(args, problems)
     problems.raise_all()
 
 
@@ -90,6 +91,24 @@ def decoding_problems(command: str, args: argparse.Namespace, problems: Problems
         problems.add(
             f"--lm-path {args.lm_path}: interactive reads no language model; leave it out, or use "
             "generate"
+        )
+
+
+def evaluation_problems(args: argparse.Namespace, problems: Problems) -> None:
+    """Note the options with which eval-lm would not measure what they say."""
+    if len(utils.split_paths(args.path or "")) > 1:
+        problems.add(f"--path {args.path}: eval-lm reads one checkpoint; give one")
+    if args.post_process is None:
+        return
+    if args.post_process not in ("subword_nmt", "@@ "):
+        problems.add(
+            f"--remove-bpe {args.post_process}: eval-lm joins only the pieces of "
+            "subword_nmt, which end in @@; give --remove-bpe without a value, or leave it out"
+        )
+    elif issubclass(TASK_REGISTRY[args.task], StreamLanguageModelingTask):
+        problems.add(
+            "--remove-bpe: a segment of a stream may end within a word, of which both parts would "
+            "be counted; leave it out, so that the loss is one of pieces"
         )
 
 

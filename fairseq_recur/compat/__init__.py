@@ -16,6 +16,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     data,
     dictionaries,
     embeddings,
+    evaluation,
     half_precision,
     imports,
     interactive,

@@ -43,35 +43,6 @@ def batch_by_size(batch: Function, indices: Any, *args: Any, **kwargs: Any) -> A
     return [*batches, rest] if len(rest) else batches
 
 
-EVALUATED = "fairseq.tasks.language_modeling:LanguageModelingTask.eval_lm_dataloader"
-
-blocks = mend(
-    "blocks of eval-lm",
-    reason="blocks of --tokens-per-sample that are longer than the model's positions are left out, "
-    "and the perplexity is that of the others",
-    until="a fairseq whose eval_lm_dataloader ignores no invalid inputs",
-    needed=lambda: "ignore_invalid_inputs=True" in source_of(EVALUATED),
-)
-
-
-@blocks.patch(EVALUATED)
-def eval_lm_dataloader(load: Function, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse a length of the blocks that would leave text out; with eos a block is a sentence."""
-    given = inspect.signature(load).bind(self, dataset, *args, **kwargs)
-    given.apply_defaults()
-    positions, window = (given.arguments[name] for name in ("max_positions", "context_window"))
-    if isinstance(positions, int) and self.args.sample_break_mode != "eos":
-        asked = window + self.args.tokens_per_sample
-        longest = window + int(numpy.max(dataset.sizes, initial=0))
-        if min(asked, longest) > positions:
-            raise ConfigError(
-                f"--tokens-per-sample {asked}: blocks of up to {longest} tokens, of which the "
-                f"model reads {positions}, so that text would be left out; give "
-                f"--tokens-per-sample {positions}"
-            )
-    return load(self, dataset, *args, **kwargs)
-
-
 ITERATOR = "fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator"
 
 resumed_batches = mend(

@@ -4,7 +4,6 @@ The layout is computed in inches. Cells have the same size in all panels, the fi
 sentence, and matplotlib's automatic layout, which is slow for dozens of panels, is not needed.
 """
 
-import logging
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from fairseq_recur.inspection.panels import Panel
-from fairseq_recur.plotting.figures import COLOURS, font_package, fonts_for, new_figure, plain_axes
-
-logger = logging.getLogger(__name__)
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 FONT_SIZE = 7
 CHARACTER, LINE = 0.066, 0.14
@@ -67,17 +64,8 @@ class Box:
 def draw(panels: Sequence[Panel], scale: str = "panel") -> Any:
     """Return a matplotlib Figure with the panels from left to right in rows.
 
-    The scale is one of `SCALES`. One warning is logged if fonts lack characters.
+    The scale is one of `SCALES`.
     """
-    texts = [text for panel in panels for text in (*panel.rows, *panel.columns)]
-    fonts, missing = fonts_for(texts)
-    if missing:
-        logger.warning(
-            "no installed font has the characters %s, so the figure shows boxes; install one "
-            "(Debian, Ubuntu: apt install %s)",
-            missing,
-            font_package(missing),
-        )
     shelves = arrange(boxes(panels))
     width = max(sum(box.whole[0] for box in shelf) for shelf in shelves)
     heights = [max(box.whole[1] for box in shelf) for shelf in shelves]
@@ -88,9 +76,9 @@ def draw(panels: Sequence[Panel], scale: str = "panel") -> Any:
         for box in shelf:
             place = x + box.left, top - box.above - box.height
             if box.panels[0].kind == "gate":
-                draw_gates(figure, box, place, fonts)
+                draw_gates(figure, box, place)
             else:
-                draw_matrix(figure, box, place, fonts, scale)
+                draw_matrix(figure, box, place, scale)
             x += box.whole[0]
         top -= height
     return figure
@@ -188,9 +176,7 @@ def add_axes(figure: Any, x: float, y: float, width: float, height: float) -> An
     return figure.add_axes((x / whole, y / tall, width / whole, height / tall))
 
 
-def draw_matrix(
-    figure: Any, box: Box, place: tuple[float, float], fonts: list[str], scale: str
-) -> None:
+def draw_matrix(figure: Any, box: Box, place: tuple[float, float], scale: str) -> None:
     """Draw a matrix as an image. The colour scale starts at 0, or is symmetric if P is negative."""
     (panel,) = box.panels
     axes = add_axes(figure, *place, box.width, box.height)
@@ -202,14 +188,14 @@ def draw_matrix(
         colours = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0 if scale == "one" else largest or 1.0}
     image = axes.imshow(values, aspect="auto", interpolation="nearest", **colours)
     describe(axes, box, panel.row_title)
-    label(axes.xaxis, panel.columns, box.width, fonts, rotation=90)
-    label(axes.yaxis, panel.rows, box.height, fonts)
+    label(axes.xaxis, panel.columns, box.width, rotation=90)
+    label(axes.yaxis, panel.rows, box.height)
     bar = add_axes(figure, place[0] + box.width + GAP, place[1], BAR, box.height)
     figure.colorbar(image, cax=bar)
     bar.tick_params(labelsize=FONT_SIZE - 1, length=2, pad=1)
 
 
-def draw_gates(figure: Any, box: Box, place: tuple[float, float], fonts: list[str]) -> None:
+def draw_gates(figure: Any, box: Box, place: tuple[float, float]) -> None:
     """Draw lambda over the target tokens: one line per layer, and the spread of the channels."""
     axes = add_axes(figure, *place, box.width, box.height)
     for panel in box.panels:
@@ -222,7 +208,7 @@ def draw_gates(figure: Any, box: Box, place: tuple[float, float], fonts: list[st
     axes.set_xlim(-0.5, len(box.panels[0].rows) - 0.5)
     axes.set_ylim(0, 1)
     describe(axes, box, "\u03bb: 1 for the encoder,\n0 for the recurrence encoder")
-    label(axes.xaxis, box.panels[0].rows, box.width, fonts, rotation=90)
+    label(axes.xaxis, box.panels[0].rows, box.width, rotation=90)
     axes.tick_params(axis="y", labelsize=FONT_SIZE)
     axes.legend(
         fontsize=FONT_SIZE, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), borderpad=0
@@ -237,7 +223,7 @@ def describe(axes: Any, box: Box, row_title: str) -> None:
     axes.set_ylabel(row_title, fontsize=FONT_SIZE)
 
 
-def label(axis: Any, labels: list[str], size: float, fonts: list[str], rotation: float = 0) -> None:
+def label(axis: Any, labels: list[str], size: float, rotation: float = 0) -> None:
     """Label an axis with tokens: all of them, or every second, third, ... if space is short."""
     every = -(-len(labels) // max(1, int(size / LINE)))
     places = range(0, len(labels), every)
@@ -245,7 +231,6 @@ def label(axis: Any, labels: list[str], size: float, fonts: list[str], rotation:
     axis.set_ticks(
         list(places),
         [shown[place] for place in places],
-        fontfamily=fonts,
         fontsize=FONT_SIZE,
         rotation=rotation,
     )

@@ -12,6 +12,8 @@ from typing import Any
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import behind_link, check_outputs, whole_file
 
+logger = logging.getLogger(__name__)
+
 # Colours that people with colour blindness can distinguish (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -80,10 +82,12 @@ def save(figure: Any, output: Path) -> None:
         if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
-    for text in figure.findobj(Text):
+    texts = figure.findobj(Text)
+    for text in texts:
         text.set_parse_math(False)
+    set_fonts(texts)
     with whole_file(behind_link(output)) as file, warnings.catch_warnings():
-        # The result of `fonts_for` gives one warning for all characters.
+        # `set_fonts` gives one warning for all characters.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         figure.savefig(file, dpi=150, format=output.suffix[1:])
     print(output)
@@ -120,6 +124,23 @@ def ranges(
         [m - min(v) for m, v in zip(several, values)],
         [max(v) - m for m, v in zip(several, values)],
     )
+
+
+def set_fonts(texts: Sequence[Any]) -> None:
+    """Give matplotlib's texts fonts that have their characters.
+
+    One warning is logged if no installed font has some of them.
+    """
+    families, missing = fonts_for([text.get_text() for text in texts])
+    for text in texts if len(families) > 1 else []:
+        text.set_fontfamily(families)
+    if missing:
+        logger.warning(
+            "no installed font has the characters %s, so the figure shows boxes; install one "
+            "(Debian, Ubuntu: apt install %s)",
+            missing,
+            font_package(missing),
+        )
 
 
 def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:

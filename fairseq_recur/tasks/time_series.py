@@ -308,10 +308,8 @@ class TimeSeriesTask(FairseqTask):
         """
         if self.cfg.drop_last_batch and isinstance(dataset, WindowDataset):
             multiple = kwargs.get("required_batch_size_multiple", 1)
-            size, rows = kwargs.get("max_sentences"), kwargs.get("max_tokens")
-            if size is not None and rows is not None:
-                size = max(1, min(size, rows // dataset.size(0)))
-            dataset.multiple = self.whole_batch(dataset, size, multiple)
+            limits = kwargs.get("max_sentences"), kwargs.get("max_tokens")
+            dataset.multiple = self.whole_batch(dataset, *limits, multiple)
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and not iterator.disable_shuffling:
@@ -328,12 +326,15 @@ class TimeSeriesTask(FairseqTask):
                 logger.warning(problem)
         return iterator
 
-    def whole_batch(self, windows: WindowDataset, size: int | None, multiple: int) -> int:
+    def whole_batch(
+        self, windows: WindowDataset, size: int | None, tokens: int | None, multiple: int
+    ) -> int:
         """Return the number of windows in a batch that ``--drop-last-batch`` keeps.
 
         Args:
             windows: of a split
-            size: ``--batch-size``, or what ``--max-tokens`` leaves of it, or None
+            size: ``--batch-size``, or None
+            tokens: ``--max-tokens``, or None
             multiple: ``--required-batch-size-multiple``
 
         Raises:
@@ -341,7 +342,7 @@ class TimeSeriesTask(FairseqTask):
         """
         if size is None:
             raise ConfigError("--drop-last-batch needs --batch-size; give it, or leave it out")
-        size = windows_of_batch(size, multiple)
+        size = windows_of_batch(windows, size, tokens, multiple)
         if size > len(windows):
             raise ConfigError(
                 f"--drop-last-batch: {SPLITS[windows.number]} has {len(windows)} windows, fewer "
@@ -365,8 +366,19 @@ class TimeSeriesTask(FairseqTask):
         )
 
 
-def windows_of_batch(size: int, multiple: int) -> int:
-    """Return how many windows fairseq puts into a batch, with --required-batch-size-multiple."""
+def windows_of_batch(
+    windows: WindowDataset, size: int | None, tokens: int | None, multiple: int
+) -> int:
+    """Return how many windows fairseq puts into a batch.
+
+    Args:
+        windows: of a split
+        size: ``--batch-size``, or None
+        tokens: ``--max-tokens``, or None, but not both
+        multiple: ``--required-batch-size-multiple``
+    """
+    fitting = None if tokens is None else tokens // windows.size(0)
+    size = max(1, min(limit for limit in (size, fitting) if limit is not None))
     return size - size % multiple if size > multiple else size
 
 

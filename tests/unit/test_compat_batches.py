@@ -1,13 +1,10 @@
 """Batches hold every sentence: a lost one is neither translated nor scored."""
 
-from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fairseq.data import Dictionary, MonolingualDataset, bucket_pad_length_dataset, data_utils
-from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.data import bucket_pad_length_dataset, data_utils
 
 from fairseq_recur.errors import ConfigError
 
@@ -37,30 +34,6 @@ def test_no_sentence_is_lost(multiple: int, tokens: int, sentences: int, as_list
 def test_no_sentence_at_all(indices: Any) -> None:
     with pytest.raises(ConfigError, match="no sentence is left to form batches.* give a greater"):
         data_utils.batch_by_size(indices, lambda i: LENGTHS[i], max_tokens=9)
-
-
-@pytest.mark.parametrize(("mode", "size", "window", "refused"), [
-    ("none", 9, 0, "--tokens-per-sample 9: blocks of up to 9 tokens, of which the model reads 8"),
-    ("none", 6, 3, "--tokens-per-sample 9: .* give --tokens-per-sample 8"),
-    ("none", 8, 0, None), ("none", 5, 3, None),
-    ("complete", 8, 0, None), ("eos", 9, 0, None),  # these blocks are sentences
-])  # fmt: skip
-def test_eval_lm_leaves_no_block_out(
-    mode: str, size: int, window: int, refused: str | None
-) -> None:
-    """Stock fairseq does, and prints the perplexity of the others."""
-    dictionary = Dictionary()
-    args = Namespace(tokens_per_sample=size, sample_break_mode=mode)
-    task = LanguageModelingTask(args, dictionary)
-    sizes = np.array([5, 5 if mode == "none" else 9]) if refused is None else np.array([size])
-    data = [torch.full((n,), dictionary.eos()) for n in sizes]
-    dataset = MonolingualDataset(data, sizes, dictionary, dictionary, False, False)
-    given = {"max_positions": 8, "context_window": window, "batch_size": 1}
-    if refused is None:
-        assert len(list(task.eval_lm_dataloader(dataset, **given))) == sum(sizes <= 8)
-        return
-    with pytest.raises(ConfigError, match=refused):
-        task.eval_lm_dataloader(dataset, **given)
 
 
 def test_fixed_shapes_are_left_alone() -> None:

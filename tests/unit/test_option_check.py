@@ -54,6 +54,11 @@ def test_all_options_are_told_at_once(
     flags = "--score-reference --print-alignment soft".split()
     assert main(["generate", str(corpus / "bin"), "--path", str(path), *flags]) == 2
     assert "give --print-alignment hard" in capsys.readouterr().err
+    evaluation = ["eval-lm", str(corpus / "bin"), "--path", str(path), "--remove-bpe"]
+    assert main([*evaluation, "sentencepiece"]) == 2
+    assert "which end in @@; give --remove-bpe without a value" in capsys.readouterr().err
+    assert main([*evaluation, "--task", "language_modeling_with_memory"]) == 2
+    assert "both parts would be counted; leave it out" in capsys.readouterr().err
     for kind in ("lazy", "cached"):
         assert main(["train", str(corpus / "bin"), *TRAIN, *save, "--dataset-impl", kind]) == 2
         said = capsys.readouterr().err

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ from fairseq_recur.modules.fusion import GatedSumFusion
 from fairseq_recur.modules.segmented_comparisons import MemoryAttention
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops import naive
+from fairseq_recur.plotting import figures
 from fairseq_recur.plotting.attention import boxes, draw
-from fairseq_recur.plotting.figures import font_package, fonts_for
+from fairseq_recur.plotting.figures import font_package, fonts_for, new_figure, save
 from tests.conftest import SMALL, SYSTEMS
 
 Make = Callable[..., nn.Module]
@@ -420,18 +422,37 @@ def test_missing_characters_are_named() -> None:
 
 
 def test_a_figure_with_missing_characters_warns_once(
-    make_model: Make, caplog: pytest.LogCaptureFixture
+    make_model: Make, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """And names the package of a font that has them; without any there is no warning."""
     model = small(make_model, "transformer_biarn", "--recurrence", "none")
     maps = look(model, SOURCE, TARGET, EOS)
-    draw(panels(model, maps, LABELS, ["encoder"]))
+    save(draw(panels(model, maps, LABELS, ["encoder"])), tmp_path / "x.png")
     assert not caplog.records
     boxed = replace(LABELS, source=["\U0010fffd", *LABELS.source[1:]])
-    draw(panels(model, maps, boxed, ["encoder"]))
+    save(draw(panels(model, maps, boxed, ["encoder"])), tmp_path / "x.png")
     (record,) = caplog.records
     said = "no installed font has the characters \U0010fffd, .*; install one .*install fonts-noto"
     assert re.match(said, record.getMessage())
+
+
+def test_a_font_serves_every_text_of_a_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also titles and legends, and those that need one only."""
+    own = font_manager.findfont("DejaVu Sans Mono")
+    latin, other = {*map(chr, range(127))}, {"\U0010fffd"}
+    monkeypatch.setattr(figures, "characters", lambda font: other if font == own else latin)
+    figure = new_figure(2, 2)
+    axes = figure.subplots()
+    axes.plot([1, 2], label="\U0010fffd")
+    axes.set_title("\U0010fffd")
+    axes.legend()
+    save(figure, tmp_path / "x.svg")
+    texts = [axes.title, *axes.get_legend().get_texts()]
+    families = ["DejaVu Sans", "DejaVu Sans Mono"]
+    assert [text.get_fontfamily() for text in texts] == [families, families]
+    assert not caplog.records
 
 
 def test_a_font_is_found_as_soon_as_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

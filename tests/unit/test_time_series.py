@@ -193,7 +193,7 @@ def test_an_incomplete_batch_is_dropped(tmp_path: Path, order: str) -> None:
     windows = fresh.dataset("valid")
     found = fresh.get_batch_iterator(windows, max_sentences=12, required_batch_size_multiple=8)
     assert [len(batch["id"]) for batch in found.next_epoch_itr()] == [8] * 4
-    assert fresh.whole_batch(windows, 39, 8) == 32  # of 37 windows: a whole batch is there
+    assert fresh.whole_batch(windows, 39, None, 8) == 32  # of 37 windows: a whole batch is there
     rows = 4 * windows.size(0) + 3
     limits = {"max_tokens": rows, "max_sentences": 16, "disable_iterator_cache": True}
     found = fresh.get_batch_iterator(windows, **limits)
@@ -419,31 +419,39 @@ def test_a_batch_that_leaves_a_memory_empty_is_refused(forecast: Forecast, size:
 
 
 @pytest.mark.parametrize(
-    "batch, multiple, processes", [(8, 8, 1), (8, 1, 1), (11, 8, 1), (4, 8, 2), (2, 1, 4)]
-)
+    "batch, tokens, multiple, processes",
+    [
+        (8, None, 8, 1), (8, None, 1, 1), (11, None, 8, 1), (4, None, 8, 2), (2, None, 1, 4),
+        (None, 128, 8, 1), (None, 190, 8, 1), (17, 143, 1, 1), (8, 190, 1, 1), (None, 64, 8, 2),
+    ],
+)  # fmt: skip
 def test_a_memory_is_as_long_as_in_training(
-    forecast: Forecast, batch: int, multiple: int, processes: int
+    forecast: Forecast, batch: int | None, tokens: int | None, multiple: int, processes: int
 ) -> None:
-    """By default. As many windows are in a batch of fairseq, of all processes: here 8."""
+    """By default. As many windows, of 16 rows, are in a batch of all processes: here 8."""
     found = forecast(
-        "xl_forecaster", batch_size=batch, required_batch_size_multiple=multiple,
-        distributed_world_size=processes,
+        "xl_forecaster", batch_size=batch, max_tokens=tokens,
+        required_batch_size_multiple=multiple, distributed_world_size=processes,
     )  # fmt: skip
     assert found == forecast("xl_forecaster", "--batch-size", 8)
     assert found != forecast("xl_forecaster", "--batch-size", 12)
     batches = data_utils.batch_by_size(
-        numpy.arange(40), lambda _: 1, max_sentences=batch, required_batch_size_multiple=multiple
-    )
+        numpy.arange(40), lambda _: 16, max_sentences=batch, max_tokens=tokens,
+        required_batch_size_multiple=multiple,
+    )  # fmt: skip
     assert len(batches[0]) * processes == 8
 
 
-def test_the_length_of_a_memory_is_asked_for(forecast: Forecast) -> None:
-    """Where the training's batches have a number of time steps."""
-    of_training = {"batch_size": None, "max_tokens": 200}
-    said = "the training had no --batch-size, which is the length of the model's memory; give"
-    assert said in forecast("xl_forecaster", **of_training)
-    assert len(forecast("xl_forecaster", "--batch-size", 8, **of_training)) == 20
-    assert len(forecast("log_sparse", **of_training)) == 20
+def test_a_column_of_forecasts_is_not_one_of_actual_values(
+    forecast: Forecast, tmp_path: Path
+) -> None:
+    lines = (Path(__file__).resolve().parents[1] / "frozen/series.csv").read_text().splitlines()
+    first, second = lines[0].split(",")[1:3]
+    lines[0] = lines[0].replace(second, f"{first} actual")
+    (tmp_path / "twice.csv").write_text("\n".join(lines))
+    words = ["--series-file", tmp_path / "twice.csv", "--series-columns"]
+    said = forecast("log_sparse", *words, ",".join(lines[0].split(",")[1:]))
+    assert f"{first} actual: the file would have two columns of that name" in said
 
 
 def test_forecasts_of_large_values_keep_their_digits(forecast: Forecast, tmp_path: Path) -> None:
