@@ -113,15 +113,20 @@ if ! up_to_date; then
     # compileall takes all cores, and pip one. Some files are for other Pythons, and do not compile.
     "$venv/bin/python" -m pip install --quiet --no-compile \
         --requirement "requirements/py$version.txt"
+    # fairseq asks for torchaudio and does not use it; one of an older torch cannot be loaded, and
+    # transformers, which loads it where it is installed, fails with it.
+    "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio
     # A third of all code is tests, or models of transformers, of which the project compares two.
-    "$venv/bin/python" -m compileall -q -j 0 -x '/(tests|transformers/models)/' "$venv/lib" \
-        > /dev/null || true
+    PYTHONWARNINGS=ignore "$venv/bin/python" -m compileall -q -j 0 \
+        -x '/(tests|transformers/models)/' "$venv/lib" > /dev/null || true
     state_of "$venv/bin/python" "$version" > "$venv/state"
     rm -f "$venv.begun"
 fi
 
-# The project's own metadata changes more often, and installing it takes seconds.
-if ! cat setup.py pyproject.toml | cmp -s - "$venv/project"; then
+# The project's own metadata changes more often, and installing it takes seconds. `pip install .`
+# puts a copy of the code into the environment, which later changes would not reach.
+copies=("$venv"/lib/python*/site-packages/fairseq_recur)
+if [ -e "${copies[0]}" ] || ! cat setup.py pyproject.toml | cmp -s - "$venv/project"; then
     # setuptools warns of every editable installation, in a frame.
     PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --no-deps --editable .
     name="$("$venv/bin/fairseq-recur" --version)"

@@ -134,7 +134,10 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: int | None) -> 
     if len(numbered) < last:
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         names = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt file"
+        others, option = (EPOCH, "leave out") if updates else (UPDATE, "add")
         remedy = "Give a smaller --last" if numbered else "Name the files: --inputs FILE FILE"
+        if not numbered and any(others.fullmatch(file.name) for file in folder.iterdir()):
+            remedy = f"For the checkpoints that are there, {option} --updates"
         if upper_bound is not None:
             remedy = "Give a larger --checkpoint-upper-bound or a smaller --last"
         raise ConfigError(

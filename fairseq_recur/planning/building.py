@@ -23,10 +23,11 @@ from fairseq_recur.planning.meta_tensors import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# The plan has its own options for these, or computes them.
+# The plan has its own options for these, computes them, or assumes one value.
 PLANNED = (
     "--arch", "-a", "--max-tokens", "--batch-size", "--update-freq", "--max-update", "--fp16",
     "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp", "--user-dir",
+    "--optimizer", "--ddp-backend",
 )  # fmt: skip
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
@@ -76,7 +77,8 @@ def model_problems(arch: str, flags: Sequence[str]) -> Iterator[str]:
     if foreign:
         yield (
             f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
-            "own options for these, or computes them; remove them there"
+            "own options for these, computes them, or assumes Adam and pytorch_ddp; remove them "
+            "there"
         )
 
 

@@ -166,7 +166,7 @@ def _row(metric: MetricResult, system: SystemResult, samples: dict[str, int]) ->
 
 def _notes(comparison: Comparison, quote: str) -> list[str]:
     """Explain the table's columns and marks, and list the signatures, with quoted literals."""
-    notes = [f"difference: from the baseline {comparison.baseline}, over {comparison.texts} texts"]
+    notes = [f"difference: from the baseline, {comparison.baseline}, over {comparison.texts} texts"]
     if BOOTSTRAP in comparison.samples:
         notes.append("mean, 95 %: of the scores of the bootstrap samples")
     notes.append("corrected: p, two-sided, by Holm's method for the number of systems")
