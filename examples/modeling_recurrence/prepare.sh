@@ -39,13 +39,17 @@ bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
 source "$root/scripts/lock.sh"
-lock "$output"
+
 # What the output depends on: other texts or languages are prepared again.
 inputs="$merges $source $target $(cat "$folder"/{train,"$valid",test}.{"$source","$target"} | cksum)"
-if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$inputs" ]; then
-    echo "$output is prepared already"
-    exit
-fi
+# stop_if_done: end here if the output is that of these inputs
+stop_if_done() {
+    if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$inputs" ]; then
+        echo "$output is prepared already"
+        exit
+    fi
+}
+stop_if_done
 # subword-nmt ends in a traceback at what is not UTF-8.
 python -c '
 import pathlib, sys
@@ -59,6 +63,8 @@ except ConfigError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 ' "$folder"/{train,"$valid",test}.{"$source","$target"}
+lock "$output"
+stop_if_done # another script may have prepared it meanwhile
 mkdir -p "$output/pieces"
 rm -rf "$output/done" "$output/data-bin"
 echo "learning $merges BPE merges for both languages"

@@ -8,7 +8,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +152,7 @@ def project(tmp_path: Path) -> Path:
         for part in ("train", "valid", "test"):
             for side in ("en", "de", "source", "target"):
                 (folder / f"{part}.{side}").write_text("a b c\n")
-    for name in ("help.sh", "recipes/shared.sh", "launch/gpus.sh"):
+    for name in ("help.sh", "lock.sh", "recipes/shared.sh", "launch/gpus.sh"):
         (root / "scripts" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(EXAMPLES.parent / "scripts" / name, root / "scripts" / name)
     (root / "scripts" / "setup.sh").write_text("exit 0\n")
@@ -666,6 +668,31 @@ def test_data_are_prepared_once(project: Path, script: Script) -> None:
     assert script("quickstart/prepare.sh", *words).returncode == 2
     done = script("quickstart/prepare.sh", *words[:2])
     assert done.returncode == 2 and "expected DATA WORK SIZE SOURCE TARGET, found 2" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="the lock is that of the command flock")
+@pytest.mark.parametrize("example", ["quickstart", "modeling_recurrence"])
+def test_one_preparation_at_a_time(example: str, project: Path, script: Script) -> None:
+    """In a folder; the second one finds that there is nothing left to do."""
+    program = project / ".venv/bin/subword-nmt"
+    program.write_text("#!/bin/sh\nexec cat\n")
+    program.chmod(0o755)
+    data, work = project / "examples/quickstart/data", project / "work"
+    words = [data, work, 300, "en", "de"]
+    if example == "modeling_recurrence":
+        words = [data, "en", "de", work, 300]
+    work.mkdir()
+    holder = subprocess.Popen(["flock", work, "cat"], stdin=subprocess.PIPE)
+    with ThreadPoolExecutor() as pool, holder as first:
+        time.sleep(0.5)
+        others = [pool.submit(script, f"{example}/prepare.sh", *words) for _ in range(2)]
+        time.sleep(1)
+        assert not any(other.done() for other in others)
+        first.communicate()
+        done = [other.result() for other in others]
+    assert [one.returncode for one in done] == [0, 0], done
+    assert all("Waiting for another script that works in" in one.stdout for one in done)
+    assert sum("already" in one.stdout for one in done) == 1
 
 
 def test_the_lowest_seed_translates(project: Path, script: Script) -> None:

@@ -161,6 +161,17 @@ def test_an_error_of_the_training_is_the_launchers(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no data folder" in done.stderr
 
 
+def test_a_fairseq_in_the_current_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe may run in a clone of fairseq."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq" / "__init__.py").write_text("raise RuntimeError('the clone')")
+    monkeypatch.chdir(tmp_path)
+    done = launch("node.sh", tmp_path / "none", "--arch", "transformer", GPUS="0", **BATCH)
+    assert done.returncode == 2 and "no data folder" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     "number, ignored",
     [(signal.SIGUSR1, False), (signal.SIGHUP, False), (signal.SIGHUP, True)],

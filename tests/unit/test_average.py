@@ -133,12 +133,15 @@ def test_newest_checkpoints_of_a_folder(tmp_path: Path) -> None:
         (["."], {}, "--last N"),
         (["."], {"last": 0}, "--last N"),
         (["."], {"last": 1}, "0 files checkpointE.pt; it contains a.pt.* Name the files: --inputs"),
+        (["of_updates"], {"last": 1}, "contains checkpoint_1_10.pt. For the .* add --updates"),
     ],
 )
 def test_options_that_contradict_each_other(
     names: list[str], options: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.pt").touch()
+    (tmp_path / "of_updates").mkdir()
+    (tmp_path / "of_updates" / "checkpoint_1_10.pt").touch()
     with pytest.raises(ConfigError, match=message):
         choose_inputs([str(tmp_path / name) for name in names], **options)
 
