@@ -165,7 +165,7 @@ def run_and_report(
     """
     try:
         if jobs:
-            if not devices and not runs[0].train_flags().get("cpu"):
+            if not devices and not all(run.train_flags().get("cpu") for run in runs):
                 raise ConfigError("DEVICE=cuda: torch finds no GPU here; give DEVICE=cpu")
             with stoppable():
                 check(runs)

@@ -275,7 +275,7 @@ def test_page_of_the_export(
         b for b in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "exported" in b
     )
     for name, own in (("exported", "model"), ('"de", "en"', '"source", "target"'),
-                      ("sentencepiece.model", "spiece.model")):  # fmt: skip
+                      ("bpe.model", "spiece.model")):  # fmt: skip
         block = block.replace(name, own)
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
