@@ -2,10 +2,10 @@
 # Rebuild an averaged checkpoint of a recorded table:
 #     bash examples/modeling_recurrence/rebuild.sh EXPERIMENT SYSTEM [SEED]
 #
-# EXPERIMENT is trained, continued, continued_gpu, overview, table4, rsa, figure5, short_cut or
-# causes, as README.md names their folders; SYSTEM is a row of its table. Sets up the environment, fetches and
-# prepares the corpus, trains the model that the system starts from, if there is one, then the
-# system, averages and scores. Stop it at any time, and start it again to continue: nothing is done
+# EXPERIMENT is trained, continued, layers, continued_gpu, overview, table4, rsa, figure5, short_cut
+# or causes, as README.md names their folders; SYSTEM is a row of its table. Sets up the
+# environment, fetches and prepares the corpus, trains the model that the system starts from, if
+# there is one, then the system, averages and scores. Stop it at any time, and start it again to continue: nothing is done
 # twice. WORK is the folder of all results, TEXT a folder that has the text already. With PRINT=1
 # nothing is written, and the commands are printed.
 set -euo pipefail
@@ -20,15 +20,17 @@ number SEED
 table="$experiment" corpora=(multi30k_cpu) prepared=multi30k_4k merges=4000 changes=(--set speed=null)
 case "$experiment" in
     overview | table4 | rsa | figure5 | short_cut | causes) ;;
-    trained | continued | continued_gpu)
+    trained | continued | layers | continued_gpu)
         table=continued corpora=(multi30k_trained) prepared=multi30k merges=10000 changes=()
+        baseline=1 # the seed of the model from which all seeds continue
         case "$experiment" in
             trained) table=from_scratch ;;
             continued) corpora+=(further) ;;
+            layers) corpora+=(further) baseline=2 ;;
             continued_gpu) corpora+=(further_gpu) ;;
         esac ;;
-    *) fail "EXPERIMENT $experiment; expected trained, continued, continued_gpu, overview, table4," \
-        "rsa, figure5, short_cut or causes" ;;
+    *) fail "EXPERIMENT $experiment; expected trained, continued, layers, continued_gpu, overview," \
+        "table4, rsa, figure5, short_cut or causes" ;;
 esac
 known="$(sed -n 's/^  \([^ #:]*\):.*/\1/p' "$here/tables/$table.yaml")"
 if ! grep -qxF -e "$system" <<< "$known"; then
@@ -60,9 +62,8 @@ build() {
 if [ -z "${TEXT:-}" ]; then call bash "$here/fetch_multi30k.sh" "$text"; fi
 call bash "$here/prepare.sh" "$text" en de "$work/$prepared" "$merges"
 if [ "$table" = continued ]; then
-    # All seeds continue from the first one of the baseline.
-    build trained from_scratch transformer 1 "$here/corpora/multi30k_trained.yaml"
-    changes+=(--set "start=$(yaml_text "$work/trained/transformer/seed1/average.pt")")
+    build trained from_scratch transformer "$baseline" "$here/corpora/multi30k_trained.yaml"
+    changes+=(--set "start=$(yaml_text "$work/trained/transformer/seed$baseline/average.pt")")
 fi
 files=()
 for name in "${corpora[@]}"; do files+=("$here/corpora/$name.yaml"); done

@@ -149,22 +149,15 @@ def read_series(path: str, columns: Sequence[str] = ()) -> Series:
         raise ConfigError(f"{path} is not a CSV file in UTF-8 ({error}); convert it") from error
 
 
-def _delimiter(start: Sequence[str]) -> str:
-    """Return what separates the columns, by the two lines at the beginning of a file.
-
-    It divides both into as many columns; a name, or a number, may have commas of its own.
-    """
-
-    def columns(delimiter: str) -> list[int]:
-        lines = csv.reader(start, delimiter=delimiter, skipinitialspace=True)
-        return [len(line) for line in lines]
-
-    fitting = [found for found in DELIMITERS if len({*columns(found)}) == 1 < columns(found)[0]]
-    return max(fitting or DELIMITERS, key=start[0].count)
+def _delimiter(start: str) -> str:
+    """Return what separates the columns in the first lines of a file; a comma if nothing does."""
+    with suppress(csv.Error):
+        return csv.Sniffer().sniff(start, DELIMITERS).delimiter
+    return ","
 
 
 def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
-    start = [file.readline(), file.readline()]
+    start = file.readline() + file.readline()
     file.seek(0)
     lines = csv.reader(file, delimiter=_delimiter(start), skipinitialspace=True)
     header = [name.strip() for name in next(lines, [])]

@@ -88,7 +88,9 @@ def test_half_precision_stays_finite_and_near(model: nn.Module, dtype: torch.dty
     logits, _ = model.to(dtype)(batch)
     assert logits.dtype == dtype and torch.isfinite(logits).all()
     real = batch.ne(PAD)
-    assert (logits.double() - exact)[real].abs().max() < 16 * torch.finfo(dtype).eps * exact.std()
+    assert (logits.double() - exact)[real].abs().max() < min(
+        0.1, 16 * torch.finfo(dtype).eps
+    ) * exact.std()
     logits.float().logsumexp(-1).sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 

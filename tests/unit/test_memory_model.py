@@ -491,7 +491,9 @@ def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str
     found = in_segments(model, tokens)
     assert found.dtype == dtype and found.isfinite().all()
     exact = in_segments(deepcopy(model).double(), tokens)
-    assert (found.double() - exact).abs().max() < 16 * torch.finfo(dtype).eps * exact.std()
+    assert (found.double() - exact).abs().max() < min(
+        0.1, 16 * torch.finfo(dtype).eps
+    ) * exact.std()
     loss(model, TARGETS, text(SEGMENT), starts=STARTS + 3 * SEGMENT).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 

@@ -18,7 +18,7 @@ from fairseq_recur.models.config import (
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
-from fairseq_recur.modules.srformer import AccumulateFire
+from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent
 from tests.conftest import PLAIN, SMALL, SYSTEMS, stock_of
 from tests.running import weights
@@ -274,9 +274,14 @@ def test_half_precision_stays_finite(
     logits.float().logsumexp(-1).sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in half.parameters())
     # What rounding does through a few layers grows with the unit of rounding of the number format.
-    # The neurons of SRformer divide what their rounded inputs add up to by a threshold of 0.1.
-    steps = any(isinstance(m, AccumulateFire) for m in half.modules())
-    limit = min(0.25, 64 * torch.finfo(dtype).eps) if steps else 16 * torch.finfo(dtype).eps
+    # SRformer adds the products of all keys and values; its neurons divide that by a threshold.
+    unit, largest = torch.finfo(dtype).eps, 0.1
+    recurrent = [m for m in half.modules() if isinstance(m, SRformerAttention)]
+    if any(m.neuron is not None for m in recurrent):
+        unit, largest = 4 * unit, 0.25
+    elif recurrent:
+        largest = 16 * unit
+    limit = min(largest, 16 * unit)
     assert (logits.float() - exact).abs().max() < limit * exact.std()
 
 
