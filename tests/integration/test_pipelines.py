@@ -242,7 +242,10 @@ def test_exported_model_is_the_same(
     ]
     assert torch.equal(*continued) and torch.equal(continued[0][:, :3], prompts)
     # A caller's limits, which count the symbol at the beginning.
-    assert theirs.generate(sources, num_beams=1, min_length=5, max_length=5).size(1) == 5
+    assert theirs.generate(sources, num_beams=1, max_length=5).size(1) == 5
+    ends = theirs.generate(sources[:1], num_beams=1).size(1)
+    longer = theirs.generate(sources[:1], num_beams=1, min_length=ends + 3).size(1)
+    assert 5 < ends < ends + 3 <= longer
 
 
 def test_exported_model_trains_and_is_saved(exported: Callable[..., Any], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_column_is_named_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("table", "names"), [
     ('date, "a", "b, c"\n2016-07-01, 1, 2\n', ["a", "b, c"]),
-    ("date;a, in x, y, z;b\n2016-07-01;1;2\n", ["a, in x, y, z", "b"]),
+    ("date;a, u, v, w, x, y, z;b\n2016-07-01;1;2\n", ["a, u, v, w, x, y, z", "b"]),
     ("date\ta, in x\tb, in y\n2016-07-01\t1\t2\n", ["a, in x", "b, in y"]),
     ('"date";"a;b";"c"\n2016-07-01;1;2\n', ["a;b", "c"]),
 ])  # fmt: skip
