@@ -23,11 +23,10 @@ from fairseq_recur.planning.meta_tensors import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# The plan has its own options for these, computes them, or assumes one value.
+# The plan has its own options for these, or computes them.
 PLANNED = (
     "--arch", "-a", "--max-tokens", "--batch-size", "--update-freq", "--max-update", "--fp16",
     "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp", "--user-dir",
-    "--optimizer", "--ddp-backend",
 )  # fmt: skip
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
@@ -77,8 +76,7 @@ def model_problems(arch: str, flags: Sequence[str]) -> Iterator[str]:
     if foreign:
         yield (
             f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
-            "own options for these, computes them, or assumes Adam and pytorch_ddp; remove them "
-            "there"
+            "own options for these, or computes them; remove them there"
         )
 
 
@@ -105,7 +103,8 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
     """Return fairseq-train's configuration of an architecture with flags.
 
     Raises:
-        ConfigError: the architecture is unknown, or the plan has its own option for a flag
+        ConfigError: the architecture is unknown, the plan has its own option for a flag, or it
+            assumes another optimizer
         SystemExit: 2, with fairseq's message, if a flag is invalid
     """
     refuse("unusable model", model_problems(arch, flags))
@@ -114,7 +113,11 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
     parser.prog, parser.usage = "fairseq-recur plan", "%(prog)s OPTION ... -- FLAG ..."
     chosen = any(flag.split("=")[0] == "--criterion" for flag in flags)
     argv: list[str] = ["data", "--arch", arch, *([] if chosen else CRITERION), *flags]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+    optimizer = getattr(config.optimizer, "_name", None)
+    if optimizer not in (None, "adam", "adamw_fused"):
+        raise ConfigError(f"--optimizer {optimizer}: the plan assumes Adam; leave it out")
+    return config
 
 
 def build(

@@ -394,7 +394,7 @@ def test_a_rehearsal_of_all_pieces(cli: Callable[..., str], tmp_path: Path) -> N
         "preprocess", "-s", "en", "-t", "de", "--joined-dictionary", "--trainpref", text / "train",
         "--validpref", text / "valid", "--testpref", text / "test", "--destdir", text / "data-bin",
     )  # fmt: skip
-    (text / "codes").write_text("#version: 0.2\n")
+    (text / "codes").write_text("#version: 0.2\na b\n")
     words = tmp_path / "words"
     words.mkdir()
     for name in ("train", "dev", "test"):

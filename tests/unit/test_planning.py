@@ -308,9 +308,9 @@ def test_names_that_nvidia_smi_prints(printed: str, known: str | None) -> None:
 def test_flags_that_the_plan_knows_itself_are_refused() -> None:
     with pytest.raises(ConfigError, match="found --max-tokens, --fp16 after --"):
         build("transformer", ["--max-tokens", "5", "--fp16"], WORDS, WORDS, "fp32")
-    with pytest.raises(ConfigError, match="found --optimizer, --ddp-backend=.* assumes Adam"):
-        flags = ["--optimizer", "nag", "--ddp-backend=fully_sharded"]
-        build("transformer", flags, WORDS, WORDS, "fp32")
+    with pytest.raises(ConfigError, match="--optimizer nag: the plan assumes Adam; leave it out"):
+        build("transformer", ["--optimizer=nag"], WORDS, WORDS, "fp32")
+    build("transformer_biarn_tiny", ["--optimizer", "adam"], WORDS, WORDS, "fp32")
     with pytest.raises(ConfigError, match="unknown architecture 'transfomer'"):
         build("transfomer", [], WORDS, WORDS, "fp32")
 
