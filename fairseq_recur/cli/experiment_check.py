@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_recur.cli import fairseq_commands, plugin_loading
 from fairseq_recur.cli.scoring_options import unread
 from fairseq_recur.cli.training_check import gather, parse, quiet
-from fairseq_recur.errors import ConfigError, Problems, refuse
+from fairseq_recur.errors import ConfigError, Problems, first_items, refuse
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
 from fairseq_recur.experiments.steps import read_steps, relative, same_command
@@ -46,6 +46,7 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     problems: list[str] = []
     parameters: dict[str, int] = {}
     weights: dict[str, Weights] = {}
+    of_rows: dict[str, list[str]] = {}  # the rows that have a problem: often all of them
     with quiet(logging.INFO):
         starts = _starts(runs)
         for run in {run.system.name: run for run in runs}.values():
@@ -54,7 +55,9 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
                 gather(problems, starts[run.start], partial(_read_start, run.start, weights))
                 if run.start not in weights:
                     del starts[run.start]  # reported once
-            _check_training(run, problems, parameters, weights)
+            for problem in _check_training(run, parameters, weights):
+                of_rows.setdefault(problem, []).append(run.system.name)
+        problems += [f"{first_items(rows)}{problem}" for problem, rows in of_rows.items()]
         gather(problems, "seeds", lambda: _check_seeds({run.seed for run in runs}))
         gather(problems, "generate", lambda: _check_generate(runs[0]))
         gather(problems, "score", lambda: _check_scoring(runs[0].experiment))
@@ -117,16 +120,22 @@ def _check_folder(experiment: Experiment, work: Path) -> None:
 
 
 def _check_training(
-    run: SystemRun, problems: list[str], parameters: dict[str, int], starts: dict[str, Weights]
-) -> None:
-    """Check a training's flags and data; build its model if nothing is wrong with them."""
-    inspect, before = partial(gather, problems, run.system.name), len(problems)
+    run: SystemRun, parameters: dict[str, int], starts: dict[str, Weights]
+) -> list[str]:
+    """Check a training's flags and data; build its model if nothing is wrong with them.
+
+    Returns:
+        what is wrong, each to stand behind the name of the row
+    """
+    problems: list[str] = []
+    inspect = partial(gather, problems, "")
     inspect(partial(_check_length, run.train_flags()))
-    cfg = parse(run.system.name, _without_start(run), problems)
+    cfg = parse("", _without_start(run), problems)
     if cfg is not None:
         inspect(partial(_check_saved, run.experiment.checkpoint, cfg))
-        if len(problems) == before:
+        if not problems:
             inspect(partial(_build, run, cfg, parameters, starts))
+    return problems
 
 
 def _check_length(flags: Flags) -> None:

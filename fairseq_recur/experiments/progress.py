@@ -40,16 +40,21 @@ class Progress:
         )
 
     def line(self, active: Sequence[tuple[Run, str]] = ()) -> str:
-        """Describe how much is done, how long the rest will take, and what is running."""
+        """Describe how much is done, how long the rest will take, and what is running.
+
+        How long the other steps take is not known before.
+        """
         share, now = self.share(), time.monotonic() - self.began
-        new = share - self.before
-        left = f"about {clock(now / new * (1 - share))} left" if new > 0 else "time left unknown"
         finished = sum(run.finished() for run in self.runs)
+        parts = [f"{finished} of {len(self.runs)} runs done"]
+        if self.before < 1:
+            parts.append(f"{share:.0%} of the training")
+        parts.append(f"{clock(now)} elapsed")
+        if self.before < share < 1:
+            left = now / (share - self.before) * (1 - share)
+            parts.append(f"about {clock(left)} left")
         at = "; ".join(f"{run.name}: {where(run, step)}" for run, step in active)
-        return (
-            f"{finished} of {len(self.runs)} runs done, {share:.0%} of the training, "
-            f"{clock(now)} elapsed, {left}" + (f" | {at}" if at else "")
-        )
+        return ", ".join(parts) + (f" | {at}" if at else "")
 
     def validated(self, run: Run) -> None:
         """Print a run's validation results that are new."""

@@ -97,6 +97,18 @@ def test_everything_is_reported_together(
         assert words in said
 
 
+def test_what_is_wrong_with_several_rows_is_said_once(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {**content(corpus), "data": "wrong"}
+    changed["systems"]["last"] = {"flags": {"arch": "transformer", "lr": "x"}}
+    argv = ["experiment", "run", write(tmp_path, changed), "--work-dir", str(tmp_path / "work")]
+    assert main([*argv, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("no data folder") == 1 and "- plain, biarn: no data folder" in said
+    assert "- last: " in said
+
+
 @pytest.mark.parametrize(
     "search, said",
     [
@@ -136,7 +148,7 @@ def test_a_start_that_does_not_fit_hides_no_warnings(
     changed["systems"]["last"] = {"flags": {"arch": "transformer"}}
     argv = ["experiment", "run", write(tmp_path, changed), "--work-dir", str(tmp_path / "work")]
     assert main([*argv, "--dry-run"]) == 2
-    assert "- plain: " in capsys.readouterr().err
+    assert "- plain, last: " in capsys.readouterr().err
     assert levels == [logging.INFO] * 3
 
 

@@ -208,12 +208,13 @@ def test_flags_reach_the_model(make_model: Build) -> None:
         "--recurrence-gate", "scalar", "--recurrence-positions",
         "--recurrence-attention", "multihead", "--attention-dropout", "0.3", "--dropout", "0.2",
         "--recurrence-cell", "lstm", "--recurrence-lr-scale", "3",
+        "--encoder-self-attention", "rsa",
     )  # fmt: skip
     encoder = model.encoder.recurrence_encoder
     assert len(encoder.layers) == 2 and model.encoder.recurrence_positions
     assert encoder.layers[0].recurrence.steps == 3
     asked = {n: getattr(p, "optim_overrides", None) for n, p in model.named_parameters()}
-    faster = {n for n, overrides in asked.items() if overrides is not None}
+    faster = {n for n, found in asked.items() if found and "lr_scale" in found["optimizer"]}
     assert {asked[name]["optimizer"]["lr_scale"] for name in faster} == {3.0}
     parts = ("encoder.recurrence_encoder.", *(f"decoder.layers.{i}.fusion." for i in (0, 1)))
     assert faster == {n for n, _ in model.named_parameters() if n.startswith(parts)}

@@ -110,6 +110,25 @@ def test_forms_with_padding_on_both_sides(length: int) -> None:
             assert not weights[:, b][:, t][:, :, ~s].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_are_in_float32(dtype: torch.dtype) -> None:
+    """So that a map is exact for what it is given, where scores are large."""
+    module = attention().float()
+    query, key, value = (20 * torch.randn(2, 8, 6, 2) for _ in range(3))
+    query, key, value = (x.to(dtype) for x in (query, key, value / 20))
+    context = context_of(torch.zeros(6, 2, 16), None)
+    assert module.mixture is not None
+
+    def weights(*given: Tensor) -> Tensor:
+        return module.mixture.mix_source(module, *given, None, context, True)[1]
+
+    expected = weights(query.float(), key.float(), value.float())
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        weights(query, key, value).float(), expected, rtol=rounding, atol=rounding
+    )
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_steps_equal_teacher_forcing(normalize: bool) -> None:
     """Beyond the first table of rows, with a start, in a beam of three."""

@@ -132,6 +132,7 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
     of_words = probabilities.gather(2, target.unsqueeze(2))[target != dictionary.pad()]
     loss, size, _ = AdaptiveLoss(task, sentence_avg=False)(model, sample)
     assert size == len(of_words) == 5
+    assert AdaptiveLoss(task, sentence_avg=True)(model, sample)[1] == len(source)
     torch.testing.assert_close(loss[0], -of_words.log().sum(), rtol=1e-4, atol=1e-4)
     half, _, _ = AdaptiveLoss(task, sentence_avg=False)(model.bfloat16(), sample)
     torch.testing.assert_close(half, loss, rtol=0.02, atol=0)  # of float32, not rounded

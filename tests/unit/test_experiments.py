@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from fairseq_recur.cli import experiment_run, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import folder_lock, settings, speed
 from fairseq_recur.experiments.other_sets import make_data
-from fairseq_recur.experiments.progress import Progress, trained_share
+from fairseq_recur.experiments.progress import Progress, trained_share, where
 from fairseq_recur.experiments.reading import read_experiment
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
@@ -106,12 +107,13 @@ def test_published_values_are_of_the_own_test_set(tmp_path: Path) -> None:
     for language in ("en", "de"):
         (tmp_path / f"bin/dict.{language}.txt").write_text("a 1\n")
         (tmp_path / f"other.{language}").write_text("a\n")
-    found = read(tmp_path)
+    found = read(tmp_path, {"generate": {"beam": 2, "gen-subset": "valid"}})
     other = make_data(found, str(tmp_path / "other"), tmp_path / "work", str, str)
     assert [row.published for row in found.systems.values()] == [{"BLEU": 27.3}, {}]
     assert [row.published for row in other.systems.values()] == [{}, {}]
     found.systems["a"].published = {}
     assert other.systems == found.systems
+    assert other.generate == {"beam": 2}, "its set is called test"
 
 
 def test_a_path_may_begin_with_another_setting(tmp_path: Path) -> None:
@@ -266,6 +268,14 @@ WRONG = [
 ]
 
 
+def test_case_is_ignored_where_a_file_says_so(tmp_path: Path) -> None:
+    for lowercase, expected in ((True, 100.0), (False, 0.0)):
+        score = {"reference": "r", "metrics": ["bleu"], "lowercase": lowercase}
+        (metric,) = read(tmp_path, {"score": score}).score.built
+        found = metric.corpus_score(["A SMALL TEST HERE"], [["a small test here"]]).score
+        assert found == pytest.approx(expected)
+
+
 def test_a_metric_counts_once(tmp_path: Path) -> None:
     score = {"reference": "r", "metrics": ["chrf", "bleu", "chrf"]}
     found = read(tmp_path, {"score": score}).score
@@ -415,6 +425,35 @@ def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
     (run.folder / "train.log").write_text(f"2026-01-01 00:00:00 | INFO | train_inner | {line}\n")
     assert trained_share(run) == pytest.approx(2.5 / 4)
     assert trained_share(runs(tmp_path, {}, "train.max-update=300")[0]) == pytest.approx(250 / 300)
+    assert where(run, "train") == "update 250, epoch 2.5, loss 5.00"
+    assert where(run, "generate") == "generate"
+
+
+def test_the_time_that_is_left_is_that_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier start has trained took none of the time since this one."""
+    (run, *_) = runs(tmp_path, {}, "train.max-update=100", "train.max-epoch=0")
+    run.folder.mkdir(parents=True)
+    log, now = run.folder / "train.log", 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def train(updates: int) -> None:
+        line = f"epoch 001: {updates} / 100 loss=5.0, wps=1, ups=1, num_updates={updates}, wall=9"
+        log.write_text(f"2026-01-01 00:00:00 | INFO | train_inner | {line}\n")
+
+    train(20)
+    progress = Progress([run])
+    assert progress.line() == "0 of 1 runs done, 20% of the training, 0:00:00 elapsed"
+    train(60)
+    now += 100
+    done = "0 of 1 runs done, 60% of the training, 0:01:40 elapsed"
+    assert progress.line() == f"{done}, about 0:01:40 left"
+    train(100)
+    done = "0 of 1 runs done, 100% of the training, 0:01:40 elapsed"
+    assert progress.line([(run, "generate")]) == f"{done} | {run.name}: generate"
+    now += 60
+    assert Progress([run]).line() == "0 of 1 runs done, 0:00:00 elapsed", "decoding alone is left"
 
 
 def test_each_validation_is_printed_once(

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner
-from fairseq_recur.experiments.grid import GridRun, run_and_report
+from fairseq_recur.experiments.grid import GridRun, move, run_and_report
 from fairseq_recur.experiments.records import as_json, provenance
 from fairseq_recur.experiments.schema import setting
 from fairseq_recur.experiments.variables import read_variables
@@ -136,6 +136,22 @@ def test_a_moved_folder_is_not_trained_again(run: EmptyRun) -> None:
         moved.prepare()
         assert moved.done("train")
         moved.work.rename(run.work)
+
+
+def test_the_state_is_moved_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two files leaves it where the next start looks for it."""
+    source, target, moved = tmp_path / "a", tmp_path / "b", []
+    for folder in (source, target):
+        folder.mkdir()
+    for name in ("checkpoint_last.pt", "lock", "state.json", "train.log"):
+        (source / name).touch()
+    rename = Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda path, to: [moved.append(path.name), rename(path, to)]
+    )
+    move(source, target)
+    assert moved == ["checkpoint_last.pt", "train.log", "state.json"]
+    assert [path.name for path in source.iterdir()] == ["lock"]
 
 
 def test_files_that_cannot_be_used_are_one_message(

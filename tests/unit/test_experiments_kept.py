@@ -131,6 +131,9 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
         r"train\.en-de\.en\.bin was 4 bytes, sha256 \w{16}, is 4 bytes, sha256 \w{16}", binary
     )
     assert model.startswith(f"{tmp_path / 'model.pt'} was 4 bytes, sha256 ")
+    (data / "valid.en-de.de.idx").rename(data / "valid.de-en.de.idx")  # fairseq reads that, too
+    assert "valid.de-en.de.idx" in run.reads()
+    (data / "valid.de-en.de.idx").rename(data / "valid.en-de.de.idx")
     state = run.state()
     state["train"]["read"] = {"train.en-de.en.bin": "4 bytes"}  # of an earlier version
     run.write_state(state)

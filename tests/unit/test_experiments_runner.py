@@ -185,6 +185,14 @@ def test_a_run_that_a_signal_ends_has_not_failed(
     assert "failed" not in capsys.readouterr().out and not c.state()
 
 
+def test_seconds_before_a_stop_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of a step are those of all its starts."""
+    (run,) = runs(tmp_path)[:1]
+    for _ in range(2):
+        stop_a_training(tmp_path, monkeypatch, "sys.exit(75)")
+    assert 1.0 < run.state()["train"]["seconds"] < 20 and not run.done("train")
+
+
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

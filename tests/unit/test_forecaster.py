@@ -208,6 +208,10 @@ def test_embedding_is_informers() -> None:
         ]
     )  # fmt: skip
     torch.testing.assert_close(module(x, times)[:, 0], expected)
+    drawn = SeriesEmbedding(Config, 300, 4).convolution.weight  # type: ignore[arg-type]
+    # He et al. 2015 for torch's leaky ReLU (a slope of 0.01), over the three rows of all variables.
+    deviation = (2 / (1 + 0.01**2) / (3 * 300)) ** 0.5
+    assert drawn.std().item() == pytest.approx(deviation, rel=0.1)
     module.positions = True
     added = (module(x, times)[:, 0] - expected)[2]
     waves = torch.tensor([2 / 10000 ** (k / 6) for k in (0, 2, 4)]).double()

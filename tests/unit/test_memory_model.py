@@ -124,6 +124,10 @@ BY_LAG: dict[str, list[str]] = {
         "rsa_xl_lm_tiny",
         *"--language-model-host transformer --rsa-dilations 2,3".split(),
     ],
+    "dot-fairseqs-host": [
+        "xl_lm_tiny",
+        *"--language-model-host transformer --decoder-self-attention dot".split(),
+    ],
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 
@@ -154,7 +158,8 @@ ALL = {**BY_LAG, **LATENT, **STEPS_ONLY}
 
 AXES = (
     "decoder_memory", "decoder_self_attention", "decoder_self_attention_mixture",
-    "decoder_normalize_before", "adaptive_input", "rsa_form", "rsa_max_power",
+    "language_model_host", "decoder_normalize_before", "adaptive_input", "rsa_form",
+    "rsa_max_power",
 )  # fmt: skip
 """The options of which the fast tests have every pair of values that a system has."""
 
@@ -555,6 +560,33 @@ def test_initial_weights_have_the_deviation(arch: str, make_model: Build) -> Non
         assert 0.85 < model.decoder.layers[0].fc1.weight.std() / deviation < 1.15
 
 
+@pytest.mark.parametrize(
+    "arch, name, sizes",
+    [
+        ("xl_lm_tiny", "content_bias", []),
+        ("xl_lm_tiny", "position_bias", []),
+        ("brt_lm_tiny", "identity", ["--recurrent-state-length", "32"]),
+    ],
+)
+def test_vectors_of_parts_start_with_a_deviation_of_0_02(
+    arch: str, name: str, sizes: list[str], make_model: Build
+) -> None:
+    """The biases of lags (Dai et al.) and the identities of states (Hutchins et al.)."""
+    named = make_model(arch, *sizes, "--init-std", "0.3").named_parameters()
+    drawn = torch.cat([p.flatten() for n, p in named if n.endswith(name)])
+    assert len(drawn) >= 128 and drawn.std().item() == pytest.approx(0.02, rel=0.25)
+    assert abs(drawn.mean()) < 0.008
+
+
+def test_a_segment_ends_a_block(make_model: Build) -> None:
+    """So blocks of four positions start anew in each segment of ten."""
+    flags = [*SMALL_XL[:-4], *"--tokens-per-sample 10 --recurrent-block 4".split()]
+    model = make_model("brt_lm_tiny", *flags, "--recurrent-layer", "2")
+    (layer,) = (m for m in model.modules() if isinstance(m, BlockRecurrentLayer))
+    ends = [position for position in range(22) if layer.ends_block(position)]
+    assert ends == [3, 7, 9, 13, 17, 19]
+
+
 def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: Build) -> None:
     """Its probabilities are those of the clusters times those within, with tied vectors."""
     # A flag of what the preset has does not turn it off.
@@ -639,6 +671,20 @@ def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
         decoder.memory.recurrent = part.decoder.memory.recurrent
     tokens = text()
     torch.testing.assert_close(in_segments(part, tokens), in_segments(full, tokens))
+
+
+def test_a_saved_memory_of_other_layers_is_not_read(build: Build) -> None:
+    """A training that is resumed with fewer layers begins with an empty memory."""
+    words = BY_LAG["rsa_xl_lm"]
+    full = build(*words).train()
+    full(text(SEGMENT), starts=STARTS)
+    with full.decoder.memory.saved(None):
+        saved = deepcopy(full.state_dict())
+    for flags in ([], ["--decoder-layers-to-keep", "0,2"]):
+        model = build(*words, *flags).train()
+        model.load_state_dict(saved, model_cfg=Namespace(decoder_layers=3))
+        memory, following = model.decoder.memory, STARTS + SEGMENT
+        assert memory.place(following) == (None if flags else (0, SEGMENT))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.models.memories import memories_of, train_step, valid_step
+from fairseq_recur.models.memories import (
+    leave_to_each_process,
+    memories_of,
+    train_step,
+    valid_step,
+)
 from tests.unit.test_memory_model import SEGMENT, SMALL_XL, STARTS
 
 Build = Callable[..., nn.Module]
@@ -19,6 +24,14 @@ def trainer(make_model: Build) -> Namespace:
     """What of fairseq's trainer these functions read, with a model that has a memory."""
     common = Namespace(amp=False)
     return Namespace(model=make_model("xl_lm_tiny", *SMALL_XL), cfg=Namespace(common=common))
+
+
+def test_a_process_keeps_its_own_memory(trainer: Namespace) -> None:
+    """Under --broadcast-buffers: torch's wrapper leaves these buffers out."""
+    leave_to_each_process(trainer.model)
+    left_out = trainer.model._ddp_params_and_buffers_to_ignore
+    buffers = {f"decoder.memory.{name}" for name in trainer.model.decoder.memory.rows}
+    assert buffers and set(left_out) == buffers
 
 
 def read(trainer: Namespace, number: int) -> Tensor:

@@ -148,6 +148,7 @@ def test_no_set_continues_another(corpus: Path, dictionary: Dictionary) -> None:
     for name in ("valid.src-tgt.src", "test.src-tgt.src"):
         task.load_dataset(name)
         starts.append(task.dataset(name)[0]["start"])
+        assert task.dataset(name)[0]["source"][0] == dictionary.eos(), "a text begins after it"
     assert abs(starts[0] - starts[1]) >= SET
 
 

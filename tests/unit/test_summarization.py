@@ -294,6 +294,26 @@ def test_only_summaries_that_are_read_are_cut(
         assert lengths == [whole[i] for i in order] and "references" not in batch
 
 
+def test_batches_are_padded_as_fairseqs_options_say(
+    make_task: Callable[..., SummarizationTask], corpus: Path
+) -> None:
+    """By default sources on the left, and summaries on the right."""
+    for flags, left in (([], [True, False]), (SIDES, [False, True])):
+        task = make_task(*flags, "--required-seq-len-multiple", 16, data=corpus / "bin")
+        task.build_criterion = None  # type: ignore[method-assign]
+        task.reads_target = True
+        task.load_dataset("valid")
+        dataset = task.dataset("valid")
+        batch = dataset.collater([dataset[i] for i in range(20)])
+        for tokens, padded_left in zip((batch["net_input"]["src_tokens"], batch["target"]), left):
+            assert tokens.size(1) % 16 == 0
+            first, last = (tokens[:, column].eq(1).any() for column in (0, -1))
+            assert (first, last) == (padded_left, not padded_left)
+
+
+SIDES = ["--left-pad-source", "--left-pad-target"]  # each the opposite of its default
+
+
 def test_only_the_training_set_is_in_several_folders(
     make_task: Callable[..., SummarizationTask], corpus: Path, tmp_path: Path
 ) -> None:

@@ -60,6 +60,28 @@ def logits(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
     return model(source, source.ne(PAD).sum(1), target)[0]
 
 
+def test_norms_have_the_epsilon_of_t5(make_model: Build) -> None:
+    for gated in ([], ["--t5-gated"]):
+        model = make_model("t5_small", *SMALL, *gated)
+        norms = {n: m.eps for n, m in model.named_modules() if isinstance(m, nn.RMSNorm)}
+        assert len(norms) == 2 * 2 + 2 * 3 + 2 and set(norms.values()) == {1e-6}
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_stack_drops_its_embeddings_and_its_output(make_model: Build, side: str) -> None:
+    model = make_model("t5_small", *SMALL).train()
+    dropped: list[Tensor] = []
+    model.get_submodule(f"{side}.dropout_module").register_forward_hook(
+        lambda module, args, out: dropped.append(out)
+    )
+    source, target = torch.tensor([[5, 6, EOS]]), torch.tensor([[EOS, 7, 8]])
+    encoded = model.encoder(source, torch.tensor([3]))
+    out = encoded["encoder_out"][0]
+    if side == "decoder":
+        out = model.decoder(target, encoded, features_only=True)[0]
+    assert len(dropped) == 2 and dropped[1] is out
+
+
 def test_sentences_start_with_the_row_of_the_padding(make_model: Build) -> None:
     """The decoder's first input is that row, which is learned; the encoder's padding is not."""
     model = make_model("t5_small", *SMALL, *STILL)
