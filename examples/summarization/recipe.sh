@@ -34,12 +34,47 @@ read_plan() {
     mapfile -t plan <<< "$text"
 }
 
+# longest_text: print the most tokens that a text may have: MAX_SOURCE, or MAX_TARGET if that is
+# more. `recipe` reports what is no number.
+longest_text() {
+    local source="${MAX_SOURCE:-1024}" target="${MAX_TARGET:-128}"
+    if ! whole_numbers "$source" "$target"; then source=1024 target=128; fi
+    echo $((10#$source > 10#$target ? 10#$source : 10#$target))
+}
+
+# hold_texts: fail if a step cannot hold the longest text. fairseq would leave out such texts in
+# training, with a warning, and end at the first validation.
+hold_texts() {
+    local longest
+    longest="$(longest_text)"
+    if ! whole_numbers "$MAX_TOKENS" || [ $((10#$MAX_TOKENS)) -ge "$longest" ]; then return; fi
+    fail "MAX_TOKENS=$MAX_TOKENS: a step of one process cannot hold a text of $longest tokens" \
+        "(MAX_SOURCE, MAX_TARGET); the batch is BATCH_TOKENS=$BATCH_TOKENS on $(processes)" \
+        "processes: set MAX_TOKENS=$longest or more, with fewer GPUS or a larger BATCH_TOKENS," \
+        "or prepare shorter texts"
+}
+
+# smallest_part NUMBER LEAST: print the smallest divisor of a number that is at least LEAST; without
+# one the number itself.
+smallest_part() {
+    local parts=$(($1 / $2))
+    while [ "$parts" -gt 1 ] && [ $(($1 % parts)) -ne 0 ]; do parts=$((parts - 1)); done
+    echo $(($1 / (parts > 0 ? parts : 1)))
+}
+
 # set_batch UNIT SIZE: set the variables of scripts/launch, and the array documents, for a batch of
 # SIZE tokens or documents over all GPUs.
 set_batch() {
     documents=()
+    local longest
+    longest="$(longest_text)"
     if [ "$1" = tokens ]; then
-        set_tokens "$2" 2048
+        local most=2048 batch="${BATCH_TOKENS:-$2}"
+        if [ "$longest" -gt $most ] && whole_numbers "$batch"; then
+            most="$(smallest_part $((10#$batch / $(processes))) "$longest")"
+        fi
+        set_tokens "$2" "$most"
+        hold_texts
         return
     fi
     local count steps=1
@@ -48,9 +83,9 @@ set_batch() {
         fail "a batch of $2 documents cannot be divided among $count processes; set GPUS (or PROCESSES)"
     fi
     # As many tokens as these documents can have, so that only their number is a limit.
-    local longest=$((10#${MAX_SOURCE:-1024}))
     local tokens=$(($2 * (longest > 1024 ? longest : 1024)))
     export BATCH_TOKENS="${BATCH_TOKENS:-$tokens}" MAX_TOKENS="${MAX_TOKENS:-$((tokens / count))}"
+    hold_texts
     # --max-sentences is per step, and scripts/launch makes an update of so many steps.
     if whole_numbers "$BATCH_TOKENS" "$MAX_TOKENS" && [ $((10#$MAX_TOKENS)) -gt 0 ]; then
         steps=$((10#$BATCH_TOKENS / (count * 10#$MAX_TOKENS)))
@@ -81,7 +116,9 @@ train() {
 
 # evaluate [FLAG...]: summarize the test set and score the summaries.
 evaluate() {
-    local search=(--max-tokens 16384)
+    local longest
+    longest="$(longest_text)"
+    local search=(--max-tokens $((longest > 16384 ? longest : 16384)))
     if [ "${GPUS:-}" = 0 ]; then search+=(--cpu); fi
     if [ "${PRECISION:-}" = fp16 ]; then search+=(--fp16); fi
     recipe evaluate "--search=$(printf '%q ' "${search[@]}" "$@")"

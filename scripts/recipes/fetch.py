@@ -101,7 +101,7 @@ def _sums(file: Path) -> dict[str, str]:
 
 
 def _download(url: str, partial: Path, size: int | None) -> None:
-    """Download a file, or continue its download."""
+    """Download a file, or continue its download; by FTP it begins anew."""
     start = partial.stat().st_size if partial.exists() else 0
     if size is not None and start >= size:
         if start == size:
@@ -128,7 +128,7 @@ def _download(url: str, partial: Path, size: int | None) -> None:
     if rest and partial.stat().st_size < begin + int(rest):
         raise OSError(
             f"the connection broke after {partial.stat().st_size:,} bytes; "
-            "run the same command again to continue"
+            "run the same command again"
         )
 
 

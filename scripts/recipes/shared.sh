@@ -95,15 +95,19 @@ show_cost() {
         case "$before" in --arch) arch="$word" ;; --max-update) updates="$word" ;; esac
         before="$word"
     done
-    gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null || true)"
-    if [ -z "$gpus" ] || [ "${GPUS:-}" = 0 ] || printing; then return; fi
+    local count="${GPUS:-}" visible=() # of the cards that the training will use
+    if [ -z "$count" ]; then count="$(count_gpus)"; fi
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then visible=(-i "${CUDA_VISIBLE_DEVICES%%,*}"); fi
+    gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader ${visible[@]+"${visible[@]}"} \
+        2> /dev/null || true)"
+    if [ -z "$gpus" ] || [ "$count" = 0 ] || printing; then return; fi
     if [ "$precision" = auto ]; then precision="$(gpu_precision)"; fi
     for file in "$data/dict.${SOURCE:-source}.txt" "$data/dict.${TARGET:-target}.txt"; do
         sizes+=($(($(wc -l < "$file") + 4))) # fairseq's four symbols
     done
     fairseq-recur plan --arch "$arch" --updates "$updates" --lengths "$source" "$target" \
         --vocabulary "${sizes[@]}" \
-        --gpu "${gpus%%$'\n'*}" --gpus "${GPUS:-$(wc -l <<< "$gpus")}" --nodes "${NODES:-1}" \
+        --gpu "${gpus%%$'\n'*}" --gpus "$count" --nodes "${NODES:-1}" \
         --precision "$precision" --batch-tokens "$BATCH_TOKENS" | grep -E '^(device|[0-9,]+ updates)' ||
         echo "The hours were not predicted; see fairseq-recur plan --help"
 }

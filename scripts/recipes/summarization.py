@@ -36,10 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mirror", help="folder or address with the archives")
     for choice in fields(Choices):
         default = (os.cpu_count() or 1) if choice.name == "workers" else choice.default
-        kind = int if choice.type is int else str
-        parser.add_argument(f"--{choice.name.replace('_', '-')}", type=kind, default=default)
+        # As text: `choose` reports all that are wrong together.
+        parser.add_argument(f"--{choice.name.replace('_', '-')}", default=default)
     parser.add_argument("--prefix", default=AUTO)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--run", help="name of the training (default: from the settings)")
     parser.add_argument("--baseline", help="training to compare with: its name or folder")
     parser.add_argument(
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     """Run the command; output for the scripts is one word per line."""
     work: Path = args.work_dir
     runs = summary_flags.runs(choices, work)
-    name = args.run or f"{choices.arch}-{choices.settings}-seed{args.seed}"
+    name = args.run or f"{choices.arch}-{choices.settings}-seed{choices.seed}"
     if not name.startswith(f"{choices.arch}-"):
         raise ConfigError(
             f"RUN={name} does not begin with ARCH={choices.arch}, so its name would be wrong; "
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     elif args.command == "train":
         if not args.unprepared:
             summary_flags.check_prepared(choices, work)
-        flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
+        flags = summary_flags.training(data, choices, work, runs / name, args.prefix)
         batch = map(str, summary_flags.batch(data, choices))
         print("\n".join([*words, *batch, chosen_for_training(choices), *flags]))
     else:

@@ -20,11 +20,13 @@ STOCK_BART = (
 # scripts/launch chooses the implementation of Adam; all of them decouple weight decay.
 PARAMETERS: dict[str, list[str]] = {
     # The SRformer paper and its published code: AdamW as Hugging Face's defaults have it, linear
-    # decay, no warm-up, no clipping, no label smoothing.
+    # decay, no warm-up, no clipping, no label smoothing. The code leaves the dropouts as they are
+    # in the published models of BART and T5.
     "paper": (
         "--adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0 --lr 5e-5"
         " --lr-scheduler polynomial_decay --warmup-updates 0 --clip-norm 0"
-        " --criterion cross_entropy --dropout 0.1 --required-batch-size-multiple 1"
+        " --criterion cross_entropy --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1"
+        " --required-batch-size-multiple 1"
     ).split(),
     # fairseq's README for BART on CNN/DailyMail and XSum.
     "fairseq": (
@@ -88,9 +90,7 @@ def runs(choices: Choices, work: Path) -> Path:
     return work / choices.folder / "runs"
 
 
-def training(
-    data: DataSet, choices: Choices, work: Path, folder: Path, prefix: str, seed: int
-) -> list[str]:
+def training(data: DataSet, choices: Choices, work: Path, folder: Path, prefix: str) -> list[str]:
     """Return the flags of fairseq-train, without the batch size and those of the machine.
 
     Args:
@@ -99,7 +99,6 @@ def training(
         work: folder of the recipe
         folder: folder of the training
         prefix: text before every source; "auto" is "summarize: " for T5 and in the paper's settings
-        seed: seed of the training
     """
     settings = choices.settings
     words = ["--arch", choices.arch, *reading(choices), *PARAMETERS[settings]]
@@ -124,7 +123,7 @@ def training(
             prefix = " ".join(load_pieces(choices.pieces, model).encode(prefix))
         words += ["--source-prefix", prefix]  # its text before the data is prepared
     return [
-        *words, "--seed", str(seed), "--save-dir", str(folder),
+        *words, "--seed", str(choices.seed), "--save-dir", str(folder),
         "--keep-last-epochs", str(max(1, choices.average)),
     ]  # fmt: skip
 

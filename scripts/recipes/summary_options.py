@@ -130,6 +130,7 @@ class Choices:
         vocabulary: number of subwords that SentencePiece learns
         settings: settings of the training
         generation: settings of the search
+        seed: seed of the training
         workers: number of processes of the preparation
         average: number of epochs whose checkpoints are averaged; 0 for none
         sample: how many documents of the training set to use; 0 for all
@@ -148,6 +149,7 @@ class Choices:
     vocabulary: int = setting(32000, least=10)
     settings: str = setting(AUTO, choices=(AUTO, *SETTINGS))
     generation: str = setting("usual", choices=GENERATIONS)
+    seed: int = setting(1, least=1)
     workers: int = setting(1, least=1)
     average: int = setting(0, least=0)
     sample: int = setting(0, least=0)
@@ -172,7 +174,7 @@ class Choices:
 
 
 def choose(wanted: Choices) -> Choices:
-    """Replace "auto" by what follows from the architecture.
+    """Replace "auto" by what follows from the architecture, and text by the numbers in it.
 
     The presets of BART and T5 start from the published models: BART's with fairseq's settings,
     T5's with the paper's. All other architectures start from scratch, with subwords learned from
@@ -193,10 +195,12 @@ def choose(wanted: Choices) -> Choices:
         settings = "scratch" if start == "none" else "fairseq" if "bart" in start else "paper"
     choices = replace(wanted, pieces=pieces, start=start, settings=settings)
     problems = list(_problems(choices))
-    fill(Choices, asdict(choices), problems, environment=True)
-    if problems:
+    typed = fill(Choices, asdict(choices), problems, environment=True)
+    if typed is not None:
+        problems += _lengths(typed)
+    if problems or typed is None:
         raise ConfigError("settings:\n- " + "\n- ".join(problems))
-    return choices
+    return typed
 
 
 def _problems(choices: Choices) -> Iterator[str]:
@@ -225,10 +229,15 @@ def _problems(choices: Choices) -> Iterator[str]:
                     f"PIECES_FROM={choices.pieces_from}: there is no {file}; expected a folder of "
                     "prepared data such as WORK/sentencepiece-32000-1024-128"
                 )
-    if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
+
+
+def _lengths(choices: Choices) -> Iterator[str]:
+    """Yield why the pretrained model cannot have texts of these lengths."""
+    longest = max(choices.max_source, choices.max_target)
+    if choices.start.startswith("bart") and longest > POSITIONS:
         yield (
-            f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be larger; "
-            "reduce them"
+            f"START={choices.start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot "
+            "be larger; reduce them"
         )
 
 

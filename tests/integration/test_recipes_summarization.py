@@ -414,28 +414,66 @@ def test_documents_of_a_step_make_the_batch_of_an_update(
     given: dict[str, Any], found: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Sixteen documents on all processes in all steps, however many tokens fit into a step."""
-    words_ = batch(16, tmp_path, MAX_SOURCE=6144, **given).stdout.split()
+    words_ = batch("documents 16", tmp_path, MAX_SOURCE=6144, **given).stdout.split()
     flags = ("--max-sentences", "--max-tokens", "--update-freq")
     assert tuple(words_[words_.index(flag) + 1] for flag in flags) == found
 
 
 def test_documents_that_no_steps_can_share_are_refused(tmp_path: Path) -> None:
-    done = batch(16, tmp_path, MAX_SOURCE=6144, MAX_TOKENS=32768)
+    done = batch("documents 16", tmp_path, MAX_SOURCE=6144, MAX_TOKENS=32768)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
         "error: a batch of 16 documents cannot be divided among 1 processes with 3 steps each "
         "(MAX_TOKENS=32768); set MAX_TOKENS=98304 for one step\n"
     )
-    done = batch(16, tmp_path, MAX_TOKENS="many", PROCESSES="two")
+    done = batch("documents 16", tmp_path, MAX_TOKENS="many", PROCESSES="two")
     for name in ("MAX_TOKENS=many", "PROCESSES=two"):  # the launcher's message
         assert f"- {name}: expected a whole number, at least 1\n" in done.stderr
 
 
-def batch(documents: int, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
-    """The launcher's command for a batch of documents, on the CPU."""
+@pytest.mark.parametrize(
+    "given, tokens, steps",
+    [
+        ({}, "2048", "4"),
+        ({"PROCESSES": 8}, "1024", "1"),
+        ({"MAX_SOURCE": 4096}, "4096", "2"),
+        ({"MAX_TARGET": 3000}, "4096", "2"),  # the launcher takes equal steps only
+        ({"MAX_SOURCE": 8192}, "8192", "1"),
+    ],
+)
+def test_a_step_holds_the_longest_text(
+    given: dict[str, Any], tokens: str, steps: str, tmp_path: Path
+) -> None:
+    """fairseq would leave out longer ones in training, and end at the first validation."""
+    words_ = batch("tokens 8192", tmp_path, **given).stdout.split()
+    found = [words_[words_.index(flag) + 1] for flag in ("--max-tokens", "--update-freq")]
+    assert found == [tokens, steps]
+
+
+@pytest.mark.parametrize(
+    "size, given",
+    [
+        ("tokens 8192", {"PROCESSES": 16}),
+        ("tokens 8192", {"MAX_TOKENS": 512}),
+        ("documents 16", {"MAX_TOKENS": 512}),
+        ("documents 16", {"MAX_TOKENS": 512, "MAX_TARGET": 1024, "MAX_SOURCE": 512}),
+    ],
+)
+def test_a_step_that_cannot_hold_a_text_is_refused(
+    size: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    done = batch(size, tmp_path, **given)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(
+        "error: MAX_TOKENS=512: a step of one process cannot hold a text of 1024 tokens "
+    )
+
+
+def batch(size: str, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
+    """The launcher's command for a batch of a unit and a size, on the CPU."""
     (folder / "train.sh").write_text(
-        f"set -euo pipefail; source {RECIPES}/recipe.sh; set_batch documents {documents}\n"
-        f'PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA "${{documents[@]}}"'
+        f"set -euo pipefail; source {RECIPES}/recipe.sh; set_batch {size}\n"
+        f'PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA ${{documents[@]+"${{documents[@]}}"}}'
     )
     variables = {"GPUS": "0", **{name: str(value) for name, value in given.items()}}
     return subprocess.run(

@@ -104,7 +104,7 @@ def test_the_launcher_takes_the_flags(prepared: Callable[..., Path], programs: P
 def test_the_hours_are_reported_before_a_training_starts(
     prepared: Callable[..., Path], programs: Path
 ) -> None:
-    """For the GPUs that nvidia-smi names, if it knows them."""
+    """For the GPUs of the training, if it knows what nvidia-smi calls them."""
     given = {"WORK": str(prepared("wmt14_en_de", **SMALL)), "LAUNCHER": "echo started"}
     given["MAX_UPDATES"] = "1000"
     sizes = [
@@ -117,13 +117,19 @@ def test_the_hours_are_reported_before_a_training_starts(
     own.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {kept} "$@"\n')
     own.chmod(0o755)
     smi = programs / "nvidia-smi"
-    for name, told in (
-        ("NVIDIA A100-SXM4-80GB", "device +2 x A100 .*, bf16\n1,000 updates +[0-9.]+ hours\n"),
-        ("NVIDIA Nonsense", "The hours were not predicted; see fairseq-recur plan --help\n"),
+    hours = ".*, bf16\n1,000 updates +[0-9.]+ hours\n"
+    for name, visible, told in (
+        ("NVIDIA A100-SXM4-80GB", {}, f"device +2 x A100 {hours}"),
+        ("NVIDIA A100-SXM4-80GB", {"CUDA_VISIBLE_DEVICES": "1"}, f"device +1 x A100 {hours}"),
+        ("NVIDIA Nonsense", {}, "The hours were not predicted; see fairseq-recur plan --help\n"),
     ):
-        smi.write_text(f"#!/bin/sh\nprintf '%s\\n' '{name}' '{name}'\n")
+        smi.write_text(
+            '#!/bin/sh\ncase "$*" in --list-gpus) echo GPU 0: A; echo GPU 1: B ;;\n'
+            f"*'-i 1') echo '{name}' ;; *' -i '*) exit 6 ;;\n"
+            f"*) echo '{name if not visible else 'another card'}'; echo '{name}' ;; esac\n"
+        )
         smi.chmod(0o755)
-        done = run(programs, "wmt14_en_de", "train", **given)
+        done = run(programs, "wmt14_en_de", "train", **given, **visible)
         assert done.returncode == 0, done.stderr
         assert re.search(f"{told}started ", done.stdout), done.stdout
         assert f"--vocabulary {sizes[0]} {sizes[1]} " in calls.read_text(), "the prepared ones"

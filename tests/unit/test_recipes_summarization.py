@@ -483,6 +483,12 @@ def test_all_wrong_settings_are_reported_together() -> None:
     names = "ARCH PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS GENERATION WORKERS AVERAGE"
     assert [line[2:].split("=")[0] for line in lines] == names.split()
     assert "did you mean srformer_bart_base?" in lines[0]
+    with pytest.raises(ConfigError) as error:  # as text, which the scripts pass on
+        chosen(max_source="abc", settings="foo", pieces="bar", seed="x", average="1.5")
+    lines = str(error.value).split("\n")[1:]
+    names = "PIECES MAX_SOURCE SETTINGS SEED AVERAGE"
+    assert [line[2:].split("=")[0] for line in lines] == names.split()
+    assert chosen(max_source="0512", seed="7") == chosen(max_source=512, seed=7)
     for wrong, message in (
         ({"start": "bart.base", "pieces": "t5"}, "START=bart.base needs PIECES=gpt2, not t5"),
         ({"max_source": 2048}, "START=bart.base has 1024 positions"),
@@ -514,7 +520,7 @@ def test_fairseq_trains_with_the_flags(tmp_path: Path, arch: str, settings: str)
     choices = chosen(arch=arch, settings=settings)
     folder = prepared(tmp_path, choices)
     prefix = "" if choices.pieces == "sentencepiece" else AUTO
-    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", prefix, 1)
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", prefix)
     parse(["fairseq-recur", "train", str(folder / "data-bin"), *words, "--optimizer", "adam"])
 
 
@@ -533,9 +539,9 @@ def flag(words: list[str], name: str) -> str:
 
 def test_the_papers_settings(tmp_path: Path) -> None:
     data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
-    choices = chosen(settings="paper")
+    choices = chosen(settings="paper", seed=3)
     prepared(tmp_path, choices)
-    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO, 3)
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO)
     assert flag(words, "--max-update") == flag(words, "--total-num-update") == str(25 * 126)
     assert flag(words, "--lr") == "5e-5" and flag(words, "--clip-norm") == "0"
     assert flag(words, "--finetune-from-model") == str(tmp_path / "bart.base" / "model.pt")
@@ -543,8 +549,8 @@ def test_the_papers_settings(tmp_path: Path) -> None:
     assert summary_flags.batch(data, chosen(arch="srformer_t5_small")) == ("documents", 16)
     prefix = flag(words, "--source-prefix").split()
     assert Gpt2(tmp_path / choices.folder / "model").decode(prefix) == "summarize: "
-    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", "", 3)
-    assert "--source-prefix" not in words
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", "")
+    assert "--source-prefix" not in words and flag(words, "--seed") == "3"
 
 
 def test_fairseqs_settings(tmp_path: Path) -> None:
@@ -552,7 +558,7 @@ def test_fairseqs_settings(tmp_path: Path) -> None:
         data = read_data_set(RECIPES / name / "data.yaml")
         choices = chosen(settings="fairseq", average=3)
         prepared(tmp_path, choices)
-        words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO, 1)
+        words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO)
         assert flag(words, "--total-num-update") == updates and "--source-prefix" not in words
         assert flag(words, "--keep-last-epochs") == "3"
         assert summary_flags.batch(data, choices) == ("tokens", tokens)
