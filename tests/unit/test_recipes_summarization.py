@@ -544,6 +544,9 @@ def test_the_papers_settings(tmp_path: Path) -> None:
     words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO)
     assert flag(words, "--max-update") == flag(words, "--total-num-update") == str(25 * 126)
     assert flag(words, "--lr") == "5e-5" and flag(words, "--clip-norm") == "0"
+    assert {flag(words, f"--{place}dropout") for place in ("", "attention-", "activation-")} == {
+        "0.1"
+    }
     assert flag(words, "--finetune-from-model") == str(tmp_path / "bart.base" / "model.pt")
     assert summary_flags.batch(data, choices) == ("documents", 8)
     assert summary_flags.batch(data, chosen(arch="srformer_t5_small")) == ("documents", 16)
