@@ -26,7 +26,7 @@ case "$experiment" in
         case "$experiment" in
             trained) table=from_scratch ;;
             continued) corpora+=(further) ;;
-            layers) corpora+=(further) baseline=2 ;;
+            layers) corpora+=(further) baseline="$SEED" ;;
             continued_gpu) corpora+=(further_gpu) ;;
         esac ;;
     *) fail "EXPERIMENT $experiment; expected trained, continued, layers, continued_gpu, overview," \

@@ -519,6 +519,7 @@ REBUILT = [
     ("trained", "rsa", 1, "trained_cpu"), ("trained", "disan", 1, "trained_others_cpu"),
     ("continued", "biarn", 3, "continued_cpu"), ("continued", "closed", 2, "continued_options_cpu"),
     ("continued_gpu", "gated_sum", 2, "continued_gpu"), ("trained", "rsa", 2, "trained_seed_2_cpu"),
+    ("trained", "rsa", 3, "trained_seed_3_cpu"),
     ("layers", "6_layer_birnn", 2, "layers_cpu"),
     ("overview", "biarn_continued", 1, "multi30k_cpu"),
     ("table4", "rnn_multicolumn", 1, "table4_cpu"), ("rsa", "short_0", 3, "rsa_cpu"),
