@@ -521,6 +521,7 @@ REBUILT = [
     ("continued_gpu", "gated_sum", 2, "continued_gpu"), ("trained", "rsa", 2, "trained_seed_2_cpu"),
     ("trained", "rsa", 3, "trained_seed_3_cpu"),
     ("layers", "6_layer_birnn", 2, "layers_cpu"),
+    ("layers", "6_layer_birnn", 3, "layers_seed_3_cpu"),
     ("overview", "biarn_continued", 1, "multi30k_cpu"),
     ("table4", "rnn_multicolumn", 1, "table4_cpu"), ("rsa", "short_0", 3, "rsa_cpu"),
     ("figure5", "steps_16", 1, "figure5_cpu"), ("short_cut", "6_layers_top", 1, "short_cut_cpu"),
