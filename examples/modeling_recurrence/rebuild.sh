@@ -22,7 +22,7 @@ case "$experiment" in
     overview | table4 | rsa | figure5 | short_cut | causes) ;;
     trained | continued | layers | continued_gpu)
         table=continued corpora=(multi30k_trained) prepared=multi30k merges=10000 changes=()
-        baseline=1 # the seed of the model from which all seeds continue
+        baseline=1 # the seed of the model from which all seeds continue, but those of layers
         case "$experiment" in
             trained) table=from_scratch ;;
             continued) corpora+=(further) ;;

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -579,8 +580,8 @@ def test_a_checkpoint_is_rebuilt_with_the_recorded_settings(
     merges = {"multi30k": "10000", "multi30k_4k": "4000"}[prepared]
     preparing = next(line for line in done.stdout.splitlines() if "/prepare.sh" in line)
     assert shlex.split(preparing)[-2:] == [f"{work}/{prepared}", merges]
-    start = str(known["experiment"].get("start"))
-    first_seed = "2" if "seed2" in start else "1"
+    start = known["experiment"].get("start") or "transformer/seed1/average.pt"
+    (first_seed,) = re.findall(r"transformer/seed(\d)/", start)
     baseline = f"{work}/trained/transformer/seed{first_seed}/average.pt"
     assert found.start == (baseline if known["experiment"].get("start") else None)
     assert len(first) == bool(found.start)
