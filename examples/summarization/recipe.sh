@@ -34,23 +34,13 @@ read_plan() {
     mapfile -t plan <<< "$text"
 }
 
-# longest_text: print the most tokens that a text may have: MAX_SOURCE, or MAX_TARGET if that is
-# more. `recipe` reports what is no number.
-longest_text() {
-    local source="${MAX_SOURCE:-1024}" target="${MAX_TARGET:-128}"
-    if ! whole_numbers "$source" "$target"; then source=1024 target=128; fi
-    echo $((10#$source > 10#$target ? 10#$source : 10#$target))
-}
-
-# hold_texts: fail if a step cannot hold the longest text. fairseq would leave out such texts in
-# training, with a warning, and end at the first validation.
+# hold_texts LONGEST: fail if a step cannot hold a text of so many tokens. fairseq would leave out
+# such texts in training, with a warning, and end at the first validation.
 hold_texts() {
-    local longest
-    longest="$(longest_text)"
-    if ! whole_numbers "$MAX_TOKENS" || [ $((10#$MAX_TOKENS)) -ge "$longest" ]; then return; fi
-    fail "MAX_TOKENS=$MAX_TOKENS: a step of one process cannot hold a text of $longest tokens" \
+    if ! whole_numbers "$MAX_TOKENS" || [ $((10#$MAX_TOKENS)) -ge "$1" ]; then return; fi
+    fail "MAX_TOKENS=$MAX_TOKENS: a step of one process cannot hold a text of $1 tokens" \
         "(MAX_SOURCE, MAX_TARGET); the batch is BATCH_TOKENS=$BATCH_TOKENS on $(processes)" \
-        "processes: set MAX_TOKENS=$longest or more, with fewer GPUS or a larger BATCH_TOKENS," \
+        "processes: set MAX_TOKENS=$1 or more, with fewer GPUS or a larger BATCH_TOKENS," \
         "or prepare shorter texts"
 }
 
@@ -62,19 +52,18 @@ smallest_part() {
     echo $(($1 / (parts > 0 ? parts : 1)))
 }
 
-# set_batch UNIT SIZE: set the variables of scripts/launch, and the array documents, for a batch of
-# SIZE tokens or documents over all GPUs.
+# set_batch UNIT SIZE LONGEST: set the variables of scripts/launch, and the array documents, for a
+# batch of SIZE tokens or documents over all GPUs, whose texts have at most LONGEST tokens.
 set_batch() {
     documents=()
-    local longest
-    longest="$(longest_text)"
+    local longest="$3"
     if [ "$1" = tokens ]; then
         local most=2048 batch="${BATCH_TOKENS:-$2}"
         if [ "$longest" -gt $most ] && whole_numbers "$batch"; then
             most="$(smallest_part $((10#$batch / $(processes))) "$longest")"
         fi
         set_tokens "$2" "$most"
-        hold_texts
+        hold_texts "$longest"
         return
     fi
     local count steps=1
@@ -85,7 +74,7 @@ set_batch() {
     # As many tokens as these documents can have, so that only their number is a limit.
     local tokens=$(($2 * (longest > 1024 ? longest : 1024)))
     export BATCH_TOKENS="${BATCH_TOKENS:-$tokens}" MAX_TOKENS="${MAX_TOKENS:-$((tokens / count))}"
-    hold_texts
+    hold_texts "$longest"
     # --max-sentences is per step, and scripts/launch makes an update of so many steps.
     if whole_numbers "$BATCH_TOKENS" "$MAX_TOKENS" && [ $((10#$MAX_TOKENS)) -gt 0 ]; then
         steps=$((10#$BATCH_TOKENS / (count * 10#$MAX_TOKENS)))
@@ -98,28 +87,27 @@ set_batch() {
 }
 
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
-# training, the unit and size of the batch, and the recipe's choices, which are kept for evaluate.
+# training, the unit and size of the batch, the tokens of the longest text, and the recipe's choices,
+# which are kept for evaluate.
 train() {
     local plan documents key=''
     refuse_flags "$@"
     read_plan train
     local folder="${plan[1]}"
-    set_batch "${plan[2]}" "${plan[3]}"
+    set_batch "${plan[@]:2:3}"
     if ! printing || [ -f "${plan[0]}/.key" ]; then key="$(cat "${plan[0]}/.key")"; fi
-    keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2:2}" "${plan[@]:5}" "$BATCH_TOKENS" "$@")"
-    if ! printing; then echo "${plan[4]}" > "$folder/choices"; fi
+    keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2:2}" "${plan[@]:6}" "$BATCH_TOKENS" "$@")"
+    if ! printing; then echo "${plan[5]}" > "$folder/choices"; fi
     say "Training in $folder"
-    show_cost "${plan[0]}" 800 70 "${plan[@]:5}"
-    launch "${plan[0]}" "${plan[@]:5}" ${documents[@]+"${documents[@]}"} \
+    show_cost "${plan[0]}" 800 70 "${plan[@]:6}"
+    launch "${plan[0]}" "${plan[@]:6}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"
 }
 
 # evaluate [FLAG...]: summarize the test set and score the summaries.
 evaluate() {
-    local longest
-    longest="$(longest_text)"
-    local search=(--max-tokens $((longest > 16384 ? longest : 16384)))
+    local search=()
     if [ "${GPUS:-}" = 0 ]; then search+=(--cpu); fi
     if [ "${PRECISION:-}" = fp16 ]; then search+=(--fp16); fi
-    recipe evaluate "--search=$(printf '%q ' "${search[@]}" "$@")"
+    recipe evaluate "--search=$(printf '%q ' ${search[@]+"${search[@]}"} "$@")"
 }

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from typing import Any
 
+from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
@@ -76,9 +77,11 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         cls, cfg: TransformerConfig, dictionary: Dictionary, embed_dim: int, path: Any = None
     ) -> nn.Embedding:
         """The embedding matrix; T5's is initialised with deviation 1 in all of its rows."""
-        embedding = super().build_embedding(cfg, dictionary, embed_dim, path)
-        if is_t5(cfg) and not path:
+        embedding = super().build_embedding(cfg, dictionary, embed_dim)
+        if is_t5(cfg):
             nn.init.normal_(embedding.weight)
+        if path:
+            utils.load_embedding(utils.parse_embedding(path), dictionary, embedding)
         return embedding
 
     @classmethod

@@ -18,8 +18,8 @@ from recipes.summary_report import write_results
 
 COMMANDS = {
     "prepare": "download and prepare the data",
-    "train": "print the folders of data and training, the batch, SETTINGS and START, the flags of "
-    "fairseq-train",
+    "train": "print the folders of data and training, the batch, the tokens of the longest text, "
+    "SETTINGS and START, the flags of fairseq-train",
     "evaluate": "average checkpoints, summarize the test set, score the summaries",
 }
 
@@ -88,10 +88,11 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
             summary_flags.check_prepared(choices, work)
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix)
         batch = map(str, summary_flags.batch(data, choices))
-        print("\n".join([*words, *batch, chosen_for_training(choices), *flags]))
+        longest = str(choices.longest)
+        print("\n".join([*words, *batch, longest, chosen_for_training(choices), *flags]))
     else:
         check_choices(choices, runs / name)
-        search = shlex.split(args.search)
+        search = ["--max-tokens", str(max(16384, choices.longest)), *shlex.split(args.search)]
         flags = [*summary_flags.generation(data, choices), "--gen-subset", "test", *search]
         average = ["--last", str(args.average)] if args.average else []
         baseline = None

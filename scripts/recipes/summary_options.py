@@ -158,6 +158,11 @@ class Choices:
     pieces_from: str = setting("", "a folder")
 
     @property
+    def longest(self) -> int:
+        """The most tokens of a text."""
+        return max(self.max_source, self.max_target)
+
+    @property
     def given_pieces(self) -> dict[str, Path]:
         """The files of `pieces_from`, by the names that they get: subwords and dictionary."""
         folder = Path(self.pieces_from)
@@ -233,8 +238,7 @@ def _problems(choices: Choices) -> Iterator[str]:
 
 def _lengths(choices: Choices) -> Iterator[str]:
     """Yield why the pretrained model cannot have texts of these lengths."""
-    longest = max(choices.max_source, choices.max_target)
-    if choices.start.startswith("bart") and longest > POSITIONS:
+    if choices.start.startswith("bart") and choices.longest > POSITIONS:
         yield (
             f"START={choices.start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot "
             "be larger; reduce them"

@@ -366,8 +366,8 @@ def test_from_archives_to_results(
     """SRformer from BART's weights on CNN/DailyMail, with the paper's settings, in this process."""
     of = mirror("cnn_dm")
     shutil.copytree(prepared("cnn_dm", BART), tmp_path, dirs_exist_ok=True)
-    data, folder, unit, size, _, *flags = plan(of, tmp_path, "train", capsys)
-    assert (unit, size) == ("documents", "8")
+    data, folder, unit, size, longest, _, *flags = plan(of, tmp_path, "train", capsys)
+    assert (unit, size, longest) == ("documents", "8", "1024")
     flags += ["--user-dir", USER_DIR, "--optimizer", "adam", "--max-sentences", size, "--cpu"]
     Path(folder).mkdir(parents=True)
     log = run_command("train", data, *flags, *TRAINING, "--log-file", f"{folder}/train.log")
@@ -385,7 +385,10 @@ def test_from_archives_to_results(
 def test_the_script_starts_the_launcher(
     prepared: Callable[..., Path], tmp_path: Path, programs: Path
 ) -> None:
-    """With the paper's 8 documents divided among the processes; printing leaves nothing behind."""
+    """With the paper's 8 documents divided among the processes; printing leaves nothing behind.
+
+    A step holds the longest text.
+    """
     root = copy_of_the_project(tmp_path / "project")
     work = root / "w o r k"
     shutil.copytree(prepared("cnn_dm", BART), work)
@@ -399,6 +402,11 @@ def test_the_script_starts_the_launcher(
         assert words_[words_.index(flag) + 1] == value
     assert str(work / "gpt2-1024-128" / "data-bin") in words_ and words_.count("0.2") == 1
     assert not (work / "gpt2-1024-128" / "runs").exists()
+    scratch = {**common, "ARCH": "transformer", "PIECES": "gpt2", "START": "none"}
+    for longer in ("MAX_SOURCE", "MAX_TARGET"):
+        output = run(root, programs, "cnn_dm/train.sh", GPUS=0, **scratch, **{longer: 4096})
+        words_ = shlex.split(output)
+        assert words_[words_.index("--max-tokens") + 1] == str(8 * 4096), output
 
 
 @pytest.mark.parametrize(
@@ -414,38 +422,38 @@ def test_documents_of_a_step_make_the_batch_of_an_update(
     given: dict[str, Any], found: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Sixteen documents on all processes in all steps, however many tokens fit into a step."""
-    words_ = batch("documents 16", tmp_path, MAX_SOURCE=6144, **given).stdout.split()
+    words_ = batch("documents 16 6144", tmp_path, **given).stdout.split()
     flags = ("--max-sentences", "--max-tokens", "--update-freq")
     assert tuple(words_[words_.index(flag) + 1] for flag in flags) == found
 
 
 def test_documents_that_no_steps_can_share_are_refused(tmp_path: Path) -> None:
-    done = batch("documents 16", tmp_path, MAX_SOURCE=6144, MAX_TOKENS=32768)
+    done = batch("documents 16 6144", tmp_path, MAX_TOKENS=32768)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
         "error: a batch of 16 documents cannot be divided among 1 processes with 3 steps each "
         "(MAX_TOKENS=32768); set MAX_TOKENS=98304 for one step\n"
     )
-    done = batch("documents 16", tmp_path, MAX_TOKENS="many", PROCESSES="two")
+    done = batch("documents 16 1024", tmp_path, MAX_TOKENS="many", PROCESSES="two")
     for name in ("MAX_TOKENS=many", "PROCESSES=two"):  # the launcher's message
         assert f"- {name}: expected a whole number, at least 1\n" in done.stderr
 
 
 @pytest.mark.parametrize(
-    "given, tokens, steps",
+    "longest, processes, tokens, steps",
     [
-        ({}, "2048", "4"),
-        ({"PROCESSES": 8}, "1024", "1"),
-        ({"MAX_SOURCE": 4096}, "4096", "2"),
-        ({"MAX_TARGET": 3000}, "4096", "2"),  # the launcher takes equal steps only
-        ({"MAX_SOURCE": 8192}, "8192", "1"),
+        (1024, 1, "2048", "4"),
+        (1024, 8, "1024", "1"),
+        (4096, 1, "4096", "2"),
+        (3000, 1, "4096", "2"),  # the launcher takes equal steps only
+        (8192, 1, "8192", "1"),
     ],
 )
 def test_a_step_holds_the_longest_text(
-    given: dict[str, Any], tokens: str, steps: str, tmp_path: Path
+    longest: int, processes: int, tokens: str, steps: str, tmp_path: Path
 ) -> None:
     """fairseq would leave out longer ones in training, and end at the first validation."""
-    words_ = batch("tokens 8192", tmp_path, **given).stdout.split()
+    words_ = batch(f"tokens 8192 {longest}", tmp_path, PROCESSES=processes).stdout.split()
     found = [words_[words_.index(flag) + 1] for flag in ("--max-tokens", "--update-freq")]
     assert found == [tokens, steps]
 
@@ -456,13 +464,12 @@ def test_a_step_holds_the_longest_text(
         ("tokens 8192", {"PROCESSES": 16}),
         ("tokens 8192", {"MAX_TOKENS": 512}),
         ("documents 16", {"MAX_TOKENS": 512}),
-        ("documents 16", {"MAX_TOKENS": 512, "MAX_TARGET": 1024, "MAX_SOURCE": 512}),
     ],
 )
 def test_a_step_that_cannot_hold_a_text_is_refused(
     size: str, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    done = batch(size, tmp_path, **given)
+    done = batch(f"{size} 1024", tmp_path, **given)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(
         "error: MAX_TOKENS=512: a step of one process cannot hold a text of 1024 tokens "
@@ -470,7 +477,7 @@ def test_a_step_that_cannot_hold_a_text_is_refused(
 
 
 def batch(size: str, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
-    """The launcher's command for a batch of a unit and a size, on the CPU."""
+    """The launcher's command, on the CPU, for a batch: its unit, size and longest text."""
     (folder / "train.sh").write_text(
         f"set -euo pipefail; source {RECIPES}/recipe.sh; set_batch {size}\n"
         f'PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA ${{documents[@]+"${{documents[@]}}"}}'

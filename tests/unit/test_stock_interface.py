@@ -70,14 +70,13 @@ def test_a_language_model_has_the_scales_of_normformer(make_model: Build, flags:
     """Those of fairseq's layer; its own language model does not pass the options to it."""
     model = make_model("rsa_transformer_lm", *SMALL_LM, *flags, "--decoder-self-attention", "dot")
     stock = make_model("transformer_lm", *SMALL_LM)
+    without = stock.decoder.layers[0].state_dict().keys()
     made = [TransformerDecoderLayerBase(model.decoder.cfg, no_encoder_attn=True) for _ in range(2)]
     stock.decoder.layers = nn.ModuleList(made)
     for parameter in stock.parameters():
         nn.init.normal_(parameter, std=0.3)
     model.eval().load_state_dict(stock.eval().state_dict())
-    assert len(made[0].state_dict()) > len(
-        make_model("transformer_lm").decoder.layers[0].state_dict()
-    )
+    assert made[0].state_dict().keys() > without
     batch = sentences([7, 4], "right")
     torch.testing.assert_close(model(batch)[0], stock(batch)[0])
 
@@ -119,3 +118,4 @@ def test_a_t5_starts_from_the_given_embeddings(
     model = make_model("t5_small", *SMALL, "--encoder-embed-path", str(file))
     table = model.encoder.embed_tokens.weight
     assert torch.equal(table[7], torch.full((16,), 0.25))
+    assert table[8:].std().item() == pytest.approx(1, rel=0.1)

@@ -298,9 +298,9 @@ def test_batches_are_padded_as_fairseqs_options_say(
     make_task: Callable[..., SummarizationTask], corpus: Path
 ) -> None:
     """By default sources on the left, and summaries on the right."""
-    for flags, left in (([], [True, False]), (SIDES, [False, True])):
+    opposite = ["--left-pad-source", "--left-pad-target"]
+    for flags, left in (([], [True, False]), (opposite, [False, True])):
         task = make_task(*flags, "--required-seq-len-multiple", 16, data=corpus / "bin")
-        task.build_criterion = None  # type: ignore[method-assign]
         task.reads_target = True
         task.load_dataset("valid")
         dataset = task.dataset("valid")
@@ -309,9 +309,6 @@ def test_batches_are_padded_as_fairseqs_options_say(
             assert tokens.size(1) % 16 == 0
             first, last = (tokens[:, column].eq(1).any() for column in (0, -1))
             assert (first, last) == (padded_left, not padded_left)
-
-
-SIDES = ["--left-pad-source", "--left-pad-target"]  # each the opposite of its default
 
 
 def test_only_the_training_set_is_in_several_folders(
