@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.ops.accumulate_fire import (
     SMALLEST_THRESHOLD,
+    at_least,
     neuron_inputs,
     of_heads,
     recurrent_accumulate_fire,
@@ -46,7 +47,7 @@ class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
         # The rows are those of W, or of the heads' W one below the other.
         outputs = heads * width if self.per_head else width
         self.linear = nn.Linear(width, outputs, bias=cfg.srformer_neuron_bias)
-        # A lower one would never have a gradient, as `values` raises it.
+        # `values` raises a lower one, which could then only grow.
         initial = max(cfg.srformer_threshold_init, SMALLEST_THRESHOLD)
         leak, threshold = cfg.srformer_leak_init, torch.tensor(float(initial))
         leak = torch.tensor(DEFAULT_LEAK[cfg.srformer_scale] if leak is None else float(leak))
@@ -76,7 +77,7 @@ class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
         if self.unit:
             leak = torch.sigmoid(leak)
             return of_heads(1 - leak) * weight, leak, F.softplus(threshold)
-        return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
+        return weight, leak, at_least(threshold, SMALLEST_THRESHOLD)
 
     def bias(self, leak: Tensor) -> Tensor | None:
         """The bias of the neurons' inputs, (D,) or (H, D), or None; with W's factor 1 - leak."""

@@ -76,11 +76,12 @@ class SegmentedAttention(CrossAttention):
             the segments of each sentence
         """
         whole = None if queries is None else (queries,) * len(source.lengths)
+        real = None
         if whole is not None and references is not None:
-            whole = tuple(max(1, length) for length in references.lengths)
+            whole = real = tuple(max(1, length) for length in references.lengths)
         targets = self.targets(source.lengths, whole)
         order = None if references is None or references.trailing else references.order
-        return cut_source(source, self.size, targets, queries, order)
+        return cut_source(source, self.size, targets, queries, order, real)
 
     def targets(
         self, lengths: tuple[int, ...], references: tuple[int, ...] | None

@@ -76,6 +76,7 @@ def cut_source(
     targets: tuple[int, ...],
     queries: int | None,
     order: Tensor | None,
+    real: tuple[int, ...] | None = None,
 ) -> Segments:
     """Cut a batch of sources into segments.
 
@@ -85,6 +86,7 @@ def cut_source(
         targets: target length q of each sentence
         queries: T in teacher forcing; None in incremental decoding, for all steps to come
         order: (U, T) int64, where the real tokens of the targets are, or None if they come first
+        real: number of the real tokens of each target, or None without padding
     """
     hidden, lengths, padding = source.states, source.lengths, source.padding
     device, length = hidden.device, hidden.size(0)
@@ -92,13 +94,13 @@ def cut_source(
         moved = padding.order[:, : max(lengths)]
         hidden = hidden.gather(0, moved.t().unsqueeze(2).expand(-1, -1, hidden.size(2)))
     steps = max(targets) + 1 if queries is None else queries
-    schedule = segment_schedule(lengths, targets, steps, size, device)
+    schedule = segment_schedule(lengths, targets, steps, size, device, real)
     missing = mask = None
     first = torch.arange(0, hidden.size(0), size, device=device)
-    real = torch.tensor(lengths, device=device).unsqueeze(1)
+    total = torch.tensor(lengths, device=device).unsqueeze(1)
     if min(lengths) < hidden.size(0) or hidden.size(0) % size:
         room = -(-hidden.size(0) // size) * size
-        away = torch.arange(room, device=device) >= real
+        away = torch.arange(room, device=device) >= total
         missing = away[:, : hidden.size(0)]
         mask = hiding(away, torch.float32).unflatten(1, (-1, size))[:, None, :, None]
     return Segments(
@@ -108,8 +110,8 @@ def cut_source(
         mask=mask,
         order=None if padding is None else padding.order[:, : max(lengths)],
         length=length,
-        counts=segment_counts(real, size),
-        tokens=(real - first).clamp(0, size),
+        counts=segment_counts(total, size),
+        tokens=(total - first).clamp(0, size),
         targets=torch.tensor(targets, device=device).unsqueeze(1),
         schedule=schedule if order is None else schedule.moved(order),
     )

@@ -7,6 +7,8 @@ Letters: R rows, one per head of a sentence; N steps of the neuron.
 `scan_` leaves the division by thr to its caller: it computes thr out = relu(mem - thr).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,39 @@ def scan_(
         # torch.sign is several times as fast as a comparison.
         torch.sub(state, torch.sign(fired, out=signs).mul_(threshold), out=memory)
     return out
+
+
+class _AtLeast(torch.autograd.Function):
+    """The form of `at_least` with its own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: float) -> Tensor:
+        """Return max(x, bound)."""
+        ctx.save_for_backward(x)
+        ctx.bound = bound
+        return x.clamp(min=bound)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Stop what would lower an *x* that is below the bound."""
+        (x,) = ctx.saved_tensors
+        return gradient.masked_fill((x < ctx.bound) & (gradient > 0), 0.0), None
+
+
+def at_least(x: Tensor, bound: float) -> Tensor:
+    """max(x, bound), from whose lower side gradient descent can return.
+
+    Below the bound `clamp` has no gradient, so a learned value that falls there stays there. This
+    has one where it raises *x*.
+
+    Args:
+        x: of any shape
+        bound: the lower bound
+
+    Returns:
+        the same shape
+    """
+    return _AtLeast.apply(x, bound)  # type: ignore[no-untyped-call]
 
 
 def accumulate_fire(

@@ -48,7 +48,8 @@ def segment_of(step: Tensor, segments: Tensor, target: Tensor) -> Tensor:
 class SegmentSchedule:
     """The steps of a batch, with its queries in blocks, one block per step.
 
-    All blocks have the same size, that of the step with most queries. Free places stay zero.
+    All blocks have the same size, that of the step with most queries. Queries at padding, whose
+    outputs nothing reads, are in places that are left over. Free places stay zero.
 
     Attributes:
         steps: N, of the sentence that needs most
@@ -56,19 +57,20 @@ class SegmentSchedule:
         query_slots: (B, T) int64, the place of each query among its sentence's N n places; None
             if the queries fill all places in order
         step_segments: (B, N) int64, the segment read at each step; None if step i reads segment i
+        last_step: (B, 1) int64, the last step of each sentence
     """
 
     steps: int
     queries_per_step: int
     query_slots: Tensor | None
     step_segments: Tensor | None
+    last_step: Tensor
 
     def finished_steps(self) -> Tensor | None:
         """(B, N) bool, True past a sentence's last step; None if the queries fill all places."""
         if self.query_slots is None:
             return None
-        last = self.query_slots.max(1, keepdim=True).values // self.queries_per_step
-        return torch.arange(self.steps, device=last.device) > last
+        return torch.arange(self.steps, device=self.last_step.device) > self.last_step
 
     def moved(self, order: Tensor) -> "SegmentSchedule":
         """The schedule of queries whose t-th stands in column *order*[:, t], (B, T) int64."""
@@ -110,6 +112,7 @@ def segment_schedule(
     queries: int,
     size: int,
     device: torch.device,
+    real: tuple[int, ...] | None = None,
 ) -> SegmentSchedule:
     """The schedule of a batch with *queries* queries per sentence.
 
@@ -119,18 +122,23 @@ def segment_schedule(
         queries: T, which may be more or less than q
         size: s
         device: device of the schedule's tensors
+        real: number of queries of each sentence that are no padding, at least 1; these come first.
+            None: all
     """
     segments = segment_counts(torch.tensor(lengths), size).unsqueeze(1)
     target = torch.tensor(targets).unsqueeze(1)
     position = torch.arange(queries).unsqueeze(0)
+    padded = position >= torch.tensor(real or [queries] * len(lengths)).unsqueeze(1)
     step = step_of(position, segments, target)
-    last = step.max(dim=1, keepdim=True).values
+    last = step.masked_fill(padded, 0).max(dim=1, keepdim=True).values
     steps = torch.arange(int(last.max()) + 1).unsqueeze(0)
+    step = torch.minimum(step, last)
     counts = torch.zeros(len(lengths), steps.size(1), dtype=torch.int64)
-    counts.scatter_add_(1, step, torch.ones_like(step))
-    per_step = int(counts.max())
+    counts.scatter_add_(1, step, (~padded).long())
+    per_step = max(int(counts.max()), -(-queries // steps.size(1)))
     before = counts.cumsum(1) - counts  # queries of earlier steps
     slots = step * per_step + position - before.gather(1, step)
+    slots = _in_places_left_over(slots, padded, steps.size(1) * per_step)
     filled = queries == steps.size(1) * per_step and torch.equal(slots, position.expand_as(slots))
     read = segment_of(steps, segments, target)
     # Nothing reads the segments after a sentence's last step.
@@ -140,4 +148,16 @@ def segment_schedule(
         queries_per_step=per_step,
         query_slots=None if filled else slots.to(device),
         step_segments=None if in_order else read.to(device),
+        last_step=last.to(device),
     )
+
+
+def _in_places_left_over(slots: Tensor, padded: Tensor, places: int) -> Tensor:
+    """Give the *padded* queries the places that the others leave free, in order: (B, T) int64."""
+    if not padded.any():
+        return slots
+    taken = torch.zeros(slots.size(0), places + 1, dtype=torch.bool)
+    taken.scatter_(1, slots.masked_fill(padded, places), True)  # the additional one is for these
+    free = taken[:, :places].sort(dim=1, stable=True).indices
+    number = padded.cumsum(1) - 1
+    return torch.where(padded, free.gather(1, number.clamp(min=0)), slots)

@@ -67,6 +67,7 @@ def heads_of(x: Tensor) -> Tensor:
 
 
 CASES: dict[str, Case] = {
+    "at_least": Case(lambda x: accumulate_fire.at_least(x, 0.75), [(B, T)], (0,)),
     "additive_attention": Case(
         lambda q, k, w, v: recurrence_encoder.additive_attention(q, k, w, v, PADDING),
         [(B, T, D), (B, S, D), (D,), (B, S, 5)],

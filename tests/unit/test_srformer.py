@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.models.presets import PRESETS
-from fairseq_recur.modules.context import Source
+from fairseq_recur.modules.context import Padding, Source
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.segmented_comparisons import sum_of_tokens
 from fairseq_recur.modules.standalone import SRformerCrossAttention
@@ -16,6 +16,7 @@ from fairseq_recur.ops import naive
 from fairseq_recur.ops.accumulate_fire import (
     SMALLEST_THRESHOLD,
     accumulate_fire,
+    at_least,
     neuron_inputs,
     recurrent_accumulate_fire,
 )
@@ -59,6 +60,42 @@ def test_queries_read_the_segments_of_algorithm_1(size: int, target: int) -> Non
         assert len(set(slots[row].tolist())) == queries, "two queries in one place"
         steps = slots[row] // plan.queries_per_step
         assert (steps[1:] - steps[:-1]).ge(0).all() and steps[0] == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("queries", [1, 9, 23])
+def test_queries_at_padding_take_what_is_left_over(queries: int, size: int) -> None:
+    """They make no block larger: only one of real queries, or room for all, does."""
+    lengths = (65, 64, 17, 40)
+    real = tuple(max(1, queries - 7 * row) for row in range(len(lengths)))
+    for asked in (real, (5,) * len(lengths)):
+        plan = segment_schedule(lengths, asked, queries, size, CPU, real)
+        slots = plan.query_slots
+        if slots is None:
+            slots = torch.arange(queries).expand(len(lengths), -1)
+        steps = slots // plan.queries_per_step
+        fullest = 0
+        for row, length in enumerate(lengths):
+            count, own = -(-length // size), steps[row, : real[row]]
+            read = own if plan.step_segments is None else plan.step_segments[row, own]
+            segments = [min(t * count // asked[row], count - 1) for t in range(real[row])]
+            assert read.tolist() == segments
+            assert len(set(slots[row].tolist())) == queries, "two queries in one place"
+            assert int(slots[row].max()) < plan.steps * plan.queries_per_step
+            assert int(plan.last_step[row]) == int(own.max())
+            fullest = max(fullest, int(own.bincount().max()))
+        assert plan.queries_per_step == max(fullest, -(-queries // plan.steps))
+
+
+def test_the_padding_of_targets_makes_no_block_larger(make_model: Build) -> None:
+    flags = "--target-length-mode reference --segment-size 4".split()
+    part = make_model("srformer", *SMALL, *flags).decoder.layers[0].encoder_attn
+    source = Source.of(torch.zeros(32, 2, 16), None)
+    padding = torch.tensor([[False] * 16, [False] * 2 + [True] * 14])
+    for mask in (padding, padding.flip(1)):
+        schedule = part.segments(source, 16, Padding.of(mask)).schedule
+        assert (schedule.steps, schedule.queries_per_step) == (8, 2)
+        assert schedule.last_step.flatten().tolist() == [7, 1]
 
 
 def test_blocks_give_the_queries_back() -> None:
@@ -415,6 +452,17 @@ def test_a_tiny_initial_threshold_has_a_gradient(make_model: Build, scale: str) 
     assert threshold.item() == pytest.approx(SMALLEST_THRESHOLD)
     threshold.backward()
     assert neuron.threshold.grad != 0
+
+
+def test_a_threshold_below_the_smallest_one_can_rise_again() -> None:
+    """A gradient that raises it passes; one that would lower it further does not."""
+    learned = torch.tensor([-2.0, 1e-5, SMALLEST_THRESHOLD, 0.5], requires_grad=True)
+    for slope, passed in ((-1.0, [-1.0, -1.0, -1.0, -1.0]), (1.0, [0.0, 0.0, 1.0, 1.0])):
+        learned.grad = None
+        used = at_least(learned, SMALLEST_THRESHOLD)
+        assert used.tolist() == torch.clamp(learned, min=SMALLEST_THRESHOLD).tolist()
+        (slope * used).sum().backward()
+        assert learned.grad is not None and learned.grad.tolist() == passed
 
 
 def test_ratios_are_not_rounded_up_by_the_binary_form(make_model: Build) -> None:
