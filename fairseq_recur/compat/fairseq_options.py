@@ -93,6 +93,30 @@ def parse_training(parse: Function, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
+unknown_words = mend(
+    "replacement of unknown words",
+    reason="--replace-unk ends with a TypeError or IndexError at the first <unk> of an output, "
+    "because alignments have the form of pairs",
+    until="a fairseq whose utils.replace_unk reads these pairs",
+)
+
+
+@unknown_words.patch(PARSE)
+def parse_unknown_words(parse: Function, *args: Any, **kwargs: Any) -> Any:
+    """Refuse --replace-unk.
+
+    Raises:
+        ConfigError: it is given
+    """
+    result = parse(*args, **kwargs)
+    if getattr(_parsed(result), "replace_unk", None) is not None:
+        raise ConfigError(
+            "--replace-unk: fairseq fails at the first output with <unk>. Remove it; "
+            "--print-alignment hard prints which source word each output word belongs to"
+        )
+    return result
+
+
 def refuse_fp16_without_cuda(common: Any) -> None:
     """Refuse --fp16 on a CPU, for which fairseq has no loss scaler.
 

@@ -62,7 +62,9 @@ def make_batches(
         if "Size of sample" not in str(error) or not _too_long:
             raise
         limit = limits[0] if isinstance(limits, (tuple, list)) else limits
-        lengths = list(task.get_interactive_tokens_and_lengths(list(lines), encode)[1])
+        # With --constraints a line has those behind tabs; only its source is read by the encoder.
+        alone = [x.split("\t")[0] for x in lines] if cfg.generation.constraints else list(lines)
+        lengths = list(task.get_interactive_tokens_and_lengths(alone, encode)[1])
         first = next((i for i, n in enumerate(lengths) if n > limit), None)
         if first is None:
             raise

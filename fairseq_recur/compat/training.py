@@ -1,5 +1,6 @@
 """The trainer: its configuration, overflows, NaN, mixed and half precision, averages."""
 
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -218,6 +219,36 @@ def restore_average(
     own = self.model.state_dict()
     versions = {name: value for name, value in own.items() if name.endswith(".version")}
     restore(self, {**versions, **weights}, *args, **kwargs)
+
+
+first_averages = mend(
+    "averages that begin with a checkpoint",
+    reason="--store-ema with a checkpoint that has no averages, such as that of "
+    "--finetune-from-model, ends in KeyError: 'model'",
+    until="a fairseq whose Trainer.load_checkpoint keeps the weights until the averages have them",
+)
+
+_averaging: ContextVar[bool] = ContextVar("averaging", default=False)
+"""Whether a training with --store-ema loads a checkpoint."""
+
+
+@first_averages.patch("fairseq.trainer:Trainer.load_checkpoint")
+def load_for_averages(load: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let `load_checkpoint_to_cpu` know that averages are needed."""
+    before = _averaging.set(self.cfg.ema.store_ema)
+    try:
+        return load(self, *args, **kwargs)
+    finally:
+        _averaging.reset(before)
+
+
+@first_averages.patch("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def load_with_averages(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """Take a checkpoint's weights as its averages if it has none."""
+    state = load(*args, **kwargs)
+    if _averaging.get() and "ema" not in state["extra_state"]:
+        state["extra_state"]["ema"] = state["model"]
+    return state
 
 
 average_interval = mend(

@@ -182,7 +182,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, list[Any]]]:
+    ) -> tuple[Tensor, dict[str, list[Any] | None]]:
         """The decoder without its output layer; arguments and results are fairseq's.
 
         fairseq's loop over the layers cannot pass on the context that ours need.
@@ -205,7 +205,9 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
                     # fairseq's alignment loss takes the logarithm. Outside the segment that a query
                     # reads the weights are 0, and those of a mixture may be negative.
                     attention = attention.clamp(min=torch.finfo(x.dtype).tiny)
-        return self.features(x), {"attn": [attention], "inner_states": inner_states}
+        # None, which fairseq's ensembles skip, where no layer attends to the encoder.
+        attn = None if attention is None else [attention]
+        return self.features(x), {"attn": attn, "inner_states": inner_states}
 
     def features(self, x: Tensor) -> Tensor:
         """The top layer's (T, B, C) as the output layer's input (B, T, C)."""

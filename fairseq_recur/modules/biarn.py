@@ -25,9 +25,10 @@ Attend = Callable[[Tensor], Tensor]
 
 
 class SharedAdditiveAttention(nn.Module):
-    """Additive attention over the raw source; the values are not projected.
+    """Additive attention over the raw source (ATT of Hao et al. 2019, eq. 13).
 
-    With coverage its score also reads the sum of the earlier steps' weights.
+    The values are not projected, which gives the paper's number of parameters. With coverage its
+    score also reads the sum of the earlier steps' weights.
     """
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
@@ -75,7 +76,10 @@ class SharedAdditiveAttention(nn.Module):
 
 
 class SharedMultiheadAttention(nn.Module):
-    """Multi-head attention over the source; the states of both directions are its queries."""
+    """Multi-head attention over the source, in place of the additive one (Vaswani et al. 2017).
+
+    The states of both directions are its queries.
+    """
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__()

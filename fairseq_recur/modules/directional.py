@@ -46,11 +46,11 @@ class DirectionalSelfAttention(SelfAttention):
         """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
         if need_weights:
             return super().attend(query, key, value, context, need_weights)
-        mask, dropout = mask_as(context.mask, query.dtype), self.dropout_probability
-        masks = self.masks(query, mask, context)
+        masks = self.masks(query, context.mask, context)
+        dropout = self.dropout_probability
         return directional_attention(query, key, value, masks, dropout, self.scale), None
 
     def masks(self, query: Tensor, mask: Tensor | None, context: Context) -> tuple[Tensor, Tensor]:
         """The masks of both halves of the heads, the same in all layers; as in `weights`."""
         key = ("directional", query.size(2), query.dtype)
-        return context.once(key, lambda: directional_masks(query, mask))
+        return context.once(key, lambda: directional_masks(query, mask_as(mask, query.dtype)))

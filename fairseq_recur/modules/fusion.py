@@ -21,7 +21,10 @@ from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
 class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
-    """What every fusion in the decoder's layers has: an attention over the recurrence encoder."""
+    """What every fusion in the decoder's layers has: an attention over the recurrence encoder.
+
+    It is ATT(., H_r) of Hao et al. 2019, eqs. 14 and 18.
+    """
 
     @dataclass
     class Options:

@@ -177,7 +177,10 @@ class FullMatrix(Mixture):
     def newest_row(
         self, attention: "SelfAttention", keys: int, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """As `Mixture.newest_row`, without a table: it is a row of the parameter itself."""
+        """As `Mixture.newest_row`, without a table: it is a row of the parameter itself.
+
+        All sentences are at the same position, so none may begin with padding.
+        """
         place = keys - 1
         if self.segment:
             assert context.position is not None

@@ -69,7 +69,10 @@ class Recurrence(MonitoredModule, nn.Module):
 
 
 class GatedRecurrence(Recurrence):
-    """A `Recurrence` of gated cells: its states are a GRU's, or an LSTM's without its memory."""
+    """A `Recurrence` of gated cells: its states are a GRU's, or an LSTM's without its memory.
+
+    The cell is f of Hao et al. 2019, eqs. 10-12.
+    """
 
     @dataclass
     class Options:

@@ -21,7 +21,7 @@ UNIT_NORMS = (*NORMS, "sum")
 
 
 def features(x: Tensor) -> Tensor:
-    """phi(x) = relu(x)^2: like exp, not negative, and steep."""
+    """phi(x) = relu(x)^2 of each number, in any shape: like exp, not negative, and steep."""
     return torch.relu(x).square()
 
 

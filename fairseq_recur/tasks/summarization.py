@@ -81,6 +81,7 @@ class SummarizationTask(TranslationTask):
         self.prefix: list[str] | None = None
         self.truncate_source: bool = cfg.truncate_source
         self.limits: tuple[int, int] = self.max_positions()
+        self.of_models: list[tuple[int, int]] = []
         self.evaluation: RougeEvaluation | None = None
         # A model reads summaries for a criterion or their score; otherwise they are references.
         self.reads_target: bool = whole is not None and whole.generation.score_reference
@@ -164,7 +165,9 @@ class SummarizationTask(TranslationTask):
         model: Any = super().build_model(cfg, from_checkpoint)
         if not self.training:
             self._use_length_limit_of(model)
-        self.limits = utils.resolve_max_positions(self.limits, model.max_positions())
+        # Of all models of an ensemble: a later one for longer texts raises the task's own limit.
+        self.of_models.append(model.max_positions())
+        self.limits = utils.resolve_max_positions(self.max_positions(), *self.of_models)
         if self.prefix is None:
             self._encode_given_prefix()
         if self.cfg.eval_rouge and self.training:
@@ -177,7 +180,6 @@ class SummarizationTask(TranslationTask):
         longest = model.max_positions()[0]
         if self.cfg.max_source_positions == default < longest:
             self.cfg.max_source_positions = longest
-            self.limits = self.max_positions()
             logger.info("sources may have up to %d tokens, as in training", longest)
 
     def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:

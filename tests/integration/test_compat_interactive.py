@@ -79,6 +79,13 @@ def test_a_long_line_without_the_flag_stops(interactive: Callable) -> None:
         interactive(LINES, "--buffer-size", 5, "--batch-size", 5)
 
 
+def test_constraints_do_not_count_as_source(interactive: Callable) -> None:
+    """Only the source decides whether a line is too long."""
+    lines = ["w1 w2\tw3 w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5", "w1 w2", " ".join(["w3"] * 20), "w4"]
+    with pytest.raises(ConfigError, match="line 3 of the input has 21 tokens, expected at most 12"):
+        interactive(lines, "--constraints", "--buffer-size", 4, "--batch-size", 4)
+
+
 def test_an_empty_line_keeps_its_place(interactive: Callable) -> None:
     lines = ["w1 w2", "", "w3", "   ", "w4"]
     for flags in ([], ["--truncate-source"], ["--buffer-size", 5, "--batch-size", 5]):

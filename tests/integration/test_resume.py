@@ -20,6 +20,7 @@ from tests.running import (
     saved,
     update_losses,
 )
+from tests.systems import SRFORMER_VARIANTS
 
 Cli = Callable[..., str]
 
@@ -37,19 +38,28 @@ def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> list[str]
     ]  # fmt: skip
 
 
-@pytest.mark.slow_presets
-def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
-    flags = ["--dropout", 0.1, "--attention-dropout", 0.1]
-    if preset == "transformer_biarn":
-        flags += ["--recurrence-lr-scale", 3]
-    at_once, in_two = tmp_path / "once", tmp_path / "two"
-    expected = update_losses(cli("train", *train_flags(corpus, preset, at_once, *flags, *UPTO[12])))
+def assert_resumes(arch: str, cli: Cli, corpus: Path, folder: Path, flags: list[Any]) -> None:
+    """Losses and checkpoint are those of the training that was never stopped."""
+    flags = ["--dropout", 0.1, "--attention-dropout", 0.1, *flags]
+    at_once, in_two = folder / "once", folder / "two"
+    expected = update_losses(cli("train", *train_flags(corpus, arch, at_once, *flags, *UPTO[12])))
     assert list(expected) == list(range(1, 13)) and len(set(expected.values())) > 8
-    first = update_losses(cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[6])))
-    second = update_losses(cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[12])))
+    first = update_losses(cli("train", *train_flags(corpus, arch, in_two, *flags, *UPTO[6])))
+    second = update_losses(cli("train", *train_flags(corpus, arch, in_two, *flags, *UPTO[12])))
     assert list(first) == list(range(1, 7)) and list(second) == list(range(7, 13))
     assert {**first, **second} == expected
     assert_identical(saved(in_two), saved(at_once))
+
+
+@pytest.mark.slow_presets
+def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    flags = ["--recurrence-lr-scale", 3] if preset == "transformer_biarn" else []
+    assert_resumes(preset, cli, corpus, tmp_path, flags)
+
+
+@pytest.mark.slow
+def test_all_three_systems_together_resume(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    assert_resumes("srformer", cli, corpus, tmp_path, SRFORMER_VARIANTS["all-three"])
 
 
 @pytest.mark.slow_presets
@@ -133,6 +143,29 @@ def test_a_plateau_outlives_a_stop(cli: Cli, corpus: Path, tmp_path: Path, updat
     expected = saved(tmp_path / "once")
     assert expected["optimizer"]["param_groups"][0]["lr"] == 1e-3 / 4
     assert_identical(saved(tmp_path / "two"), expected)
+
+
+@pytest.mark.parametrize("way", ["--finetune-from-model", "resumed"])
+def test_averages_begin_with_a_checkpoint_without_them(
+    way: str, cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    """The first average is of its weights, and of those after the first update."""
+    before = after = tmp_path / "before"
+    cli("train", *train_flags(corpus, "transformer", before, *UPTO[6]))
+    start = saved(before)["model"]
+    flags = ["--store-ema", "--ema-decay", 0.5, "--save-interval-updates", 1, "--save-interval", 1]
+    arch, updates = "transformer", 7
+    if way != "resumed":
+        arch, updates, after = "transformer_biarn", 1, tmp_path / "after"
+        flags += [way, before / "checkpoint_last.pt"]
+    cli("train", *train_flags(corpus, arch, after, *flags, "--max-update", updates))
+    state = torch.load(after / "checkpoint_last.pt", weights_only=True)
+    averages, weights = state["extra_state"]["ema"], state["model"]
+    of_both = [name for name in averages if name in start and start[name].is_floating_point()]
+    assert len(of_both) > 20
+    for name in of_both:
+        expected = (start[name].float() + weights[name].float()) / 2
+        torch.testing.assert_close(averages[name].float(), expected)
 
 
 def test_averaged_weights_outlive_a_stop(cli: Cli, corpus: Path, tmp_path: Path) -> None:

@@ -113,6 +113,17 @@ def test_directional_reads_the_bias_of_its_heads() -> None:
         torch.testing.assert_close(out[0, head, position], values[0, head, key])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weights", [False, True])
+def test_directional_hides_with_finite_numbers(dtype: torch.dtype, weights: bool) -> None:
+    """So that a sentence of padding alone, which sees nothing, stays finite."""
+    module, x = directional_module().to(dtype), torch.randn(4, 2, 12).to(dtype)
+    padding = Padding.of(torch.tensor([[False] * 4, [True] * 4]))
+    context = Context(padding=padding, mask=additive_mask(None, padding, torch.float32))
+    out, _ = module(x, context, need_head_weights=weights)
+    assert out.isfinite().all()
+
+
 def test_directional_dropout() -> None:
     module = directional_module().train()
     module.dropout_module.p = 0.999999

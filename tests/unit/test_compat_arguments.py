@@ -55,6 +55,14 @@ def test_with_torch_xla_bf16_stays_as_fairseq_has_it(monkeypatch: pytest.MonkeyP
     assert parse("train", "--bf16").tpu is True
 
 
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_replacing_unknown_words_is_refused(command: str) -> None:
+    """fairseq would end in a traceback, at the first unknown word."""
+    for flags in (["--replace-unk"], ["--replace-unk", "file"]):
+        with pytest.raises(ConfigError, match="fairseq fails at the first output with <unk>"):
+            parse(command, *flags)
+
+
 def test_known_arguments_only() -> None:
     args, rest = parse("train", "--bf16", "--unknown", parse_known=True)
     assert args.tpu is False and rest == ["--unknown"]

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fairseq import options, tasks
 from fairseq.data import Dictionary, ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
@@ -259,6 +261,24 @@ def test_an_ensemble_has_one_prefix(make_task: Callable[..., SummarizationTask])
     for state in states:
         chosen.load_state_dict(state)
     assert chosen.prefix == ["c"]
+
+
+@pytest.mark.parametrize(
+    "lengths, limits",
+    [([1024, 4096], (1024, 1024)), ([4096, 1024], (1024, 1024)), ([512, 4096], (512, 1024)),
+     ([4096, 2048], (2048, 1024)), ([4096], (4096, 1024))],
+)  # fmt: skip
+def test_the_shortest_model_of_an_ensemble_limits_the_texts(
+    make_task: Callable[..., SummarizationTask], lengths: list[int], limits: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In whichever order they are built."""
+    task = make_task(path="x.pt:y.pt")
+    for length in lengths:
+        model = SimpleNamespace(max_positions=lambda length=length: (length, 1024))
+        monkeypatch.setattr(TranslationTask, "build_model", lambda *_, model=model: model)
+        task.build_model(None)
+    assert task.limits == limits
 
 
 def test_the_state_is_safe_to_load(
