@@ -22,7 +22,7 @@ from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.reading import ABOUT, read_about, read_experiment, stored
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Stopped, places
+from fairseq_recur.experiments.runner import Stopped, places, stoppable
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.steps import LOCK
@@ -215,13 +215,17 @@ def work_on(
         report.write(work, experiments, command, pooled=False, added=added)
 
     try:
+        with stoppable():
+            experiment_check.check(runs)
         failed = do_what_is_left(runs, jobs, work, finished, devices)
+        with stoppable():
+            for folder, experiment in {run.work: run.experiment for run in runs}.items():
+                if not is_written(experiment, folder):
+                    write_language(experiment, folder)
+            table = report.write(work, experiments, command, pooled=True, added=added)
     except Stopped as stopped:
         return stopped.report()
-    for folder, experiment in {run.work: run.experiment for run in runs}.items():
-        if not is_written(experiment, folder):
-            write_language(experiment, folder)
-    print("\n" + report.write(work, experiments, command, pooled=True, added=added))
+    print(f"\n{table}")
     print(f"Everything is in {work}")
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
@@ -248,7 +252,6 @@ def main(words: Sequence[str]) -> int:
             added = elsewhere.read(args.add, experiments, counts)
             runs = not_among(added, runs_from(experiments, work, args))
             jobs, devices = places(args.jobs, runs[0])
-            experiment_check.check(runs)
             return work_on(runs, work, experiments, jobs, devices, command, added)
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

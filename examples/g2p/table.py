@@ -9,7 +9,7 @@ from differences import common_seeds, difference
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring.resampling import EXACT, SIGNS
-from fairseq_recur.scoring.tables import markdown
+from fairseq_recur.scoring.tables import markdown, p_value
 
 METRICS = ("WER", "PER")
 AVERAGES = ("system", "seeds", "WER", "PER", "lowest on", "parameters")
@@ -64,9 +64,9 @@ def difference_row(name: str, system: dict[str, Any], total: int) -> list[str]:
         f"{found['difference']:+.2f}",
         percent(found["relative"]),
         f"{len(found['lower'])} of {total}",
-        f"{found['p']:.3f}",
-        f"{found['corrected']:.3f}",
-        ", ".join(f"{seed}: {one['p']:.3f}" for seed, one in found.get("pooled", {}).items()),
+        p_value(found["p"]),
+        p_value(found["corrected"]),
+        ", ".join(f"{seed}: {p_value(one['p'])}" for seed, one in found.get("pooled", {}).items()),
     ]
 
 
@@ -108,13 +108,13 @@ def verdict(results: Results) -> str:
     found = whole[best]["compared"]["WER"]
     if found["seeds"] != seeds:
         found = difference(*(whole[name]["scores"]["WER"] for name in (best, baseline)), seeds)
-    corrected = f", corrected {found['corrected']:.3f}" if "corrected" in found else ""
+    corrected = f", corrected {p_value(found['corrected'])}" if "corrected" in found else ""
     higher = f", higher on {', '.join(found['higher'])}" if found["higher"] else ""
     return (
         f"{best} has the lowest WER, {scores[best]:.2f} in the average of {named}: "
         f"{found['difference']:+.2f} ({percent(found['relative'])}) from {baseline}. "
         f"It is lower on {len(found['lower'])} of {languages}{higher}. "
-        f"Over the languages p = {found['p']:.3f}{corrected}."
+        f"Over the languages p = {p_value(found['p'])}{corrected}."
     )
 
 

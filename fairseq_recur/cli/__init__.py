@@ -59,7 +59,9 @@ OWN_COMMANDS: dict[str, Command] = {
     "translate": Command("translate", "translate raw text, line by line", builds_models=True),
     "summarize": Command("translate", "summarize raw texts, one per line", builds_models=True),
     "average": Command("average", "average the parameters of checkpoints"),
-    "convert": Command("convert", "convert T5 and BART from Hugging Face's format and back"),
+    "convert": Command(
+        "convert", "convert T5, CodeT5 and BART from Hugging Face's format and back"
+    ),
     "export": Command(
         "export", "export recurrent models to Hugging Face's library", builds_models=True
     ),

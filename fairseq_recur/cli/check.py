@@ -24,7 +24,11 @@ WIDTH = 96
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `check`."""
-    parser.add_argument("--verbose", action="store_true", help="give the reason for each mend")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="give the reason for each mend, a correction of fairseq or torch",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 

@@ -170,7 +170,8 @@ def run_and_report(
             with stoppable():
                 check(runs)
         failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []
-        table = report()
+        with stoppable():
+            table = report()
     except Stopped as stopped:
         return stopped.report()
     except (ConfigError, OSError) as error:  # such as a damaged file, or a folder of someone else

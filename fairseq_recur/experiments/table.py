@@ -5,7 +5,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from fairseq_recur.experiments.machine import UNRECORDED
-from fairseq_recur.scoring.tables import markdown
+from fairseq_recur.scoring.tables import markdown, p_value
 
 Results = dict[str, Any]
 TESTS = {
@@ -109,13 +109,13 @@ def difference(results: Results, name: str, metric: str, digits: int, control: s
 def p_values(results: Results, name: str, metric: str, kind: tuple[str, str], control: str) -> str:
     """Format a test's p-value for each seed; *kind* is a key of `TESTS`."""
     where, test = kind
-    return ", ".join(f"{s[where][test]:.3f}" for s in of_metric(results, name, metric, control))
+    return ", ".join(p_value(s[where][test]) for s in of_metric(results, name, metric, control))
 
 
 def pooled_p(results: Results, name: str, metric: str, control: str) -> str:
     """Format the corrected p-value of the test of all seeds together."""
     return ", ".join(
-        f"{s['corrected']:.3f}"
+        p_value(s["corrected"])
         for c in results.get("pooled", [])
         if (c["baseline"], c["metric"]) == (control, metric)
         for s in c["systems"]

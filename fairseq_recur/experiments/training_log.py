@@ -21,6 +21,8 @@ SUMMARY = re.compile(
 STEP = re.compile(r"^epoch (?P<epoch>\d+):\s+(?P<done>\d+) / (?P<size>\d+) (?P<stats>.+)$")
 
 Stats = dict[str, float]
+Places = dict[int, tuple[float, float | None]]
+"""Updates done -> (epochs, seconds), see `TrainingLog.timeline`."""
 
 
 @dataclass
@@ -100,14 +102,16 @@ def read_log(path: str | Path) -> TrainingLog:
     if not path.exists() or path.is_dir():  # a pipe, as of <(zcat train.log.gz), is read once
         raise ConfigError(f"no such log: {path}; give the output of a training")
     log, clock = TrainingLog(), _Clock()
-    where: dict[int, tuple[float, float | None]] = {}
+    steps: Places = {}
+    ends: Places = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        _read_line(line, log, where, clock)
+        _read_line(line, log, steps, ends, clock)
     if not (log.steps or log.epochs or log.valid):
         raise ConfigError(
             f"{path} has no line of training or validation; expected what fairseq's training "
             "prints (`fairseq-recur train ... 2>&1 | tee FILE`, or --log-file FILE)"
         )
+    where = {**_reached(ends, steps), **steps}
     log.timeline = [(updates, *where[updates]) for updates in sorted(where)]
     return log
 
@@ -142,9 +146,30 @@ class _Clock:
         return None if unknown else self.before + wall
 
 
-def _read_line(
-    line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]], clock: _Clock
-) -> None:
+def _reached(ends: Places, steps: Places) -> Places:
+    """Return the summaries of epochs with the epochs that were really done.
+
+    A training that stops within an epoch writes a summary, too, with the number of that epoch. Two
+    steps before it say how far it came. With fewer, a later step that is less far says that it did
+    not come to the end, so the summary is left out.
+    """
+    known = sorted(steps.items())
+    found: Places = {}
+    for updates, (epoch, seconds) in ends.items():
+        place = bisect_left(known, (updates,))
+        if place >= 2:
+            (first, (begin, _)), (last, (end, _)) = known[place - 2 : place]
+            of_update = (end - begin) / (last - first)
+            done = end + (updates - last) * of_update
+            # Fractions are rounded, so that a whole epoch has another last digit.
+            if 0 < of_update and done < epoch - of_update / 2:
+                epoch = done
+        if place == len(known) or epoch <= known[place][1][0]:
+            found[updates] = epoch, seconds
+    return found
+
+
+def _read_line(line: str, log: TrainingLog, steps: Places, ends: Places, clock: _Clock) -> None:
     """Add the results of one line; lines without results are skipped."""
     match = PREFIX.match(line)
     text = match["rest"] if match else line
@@ -157,11 +182,9 @@ def _read_line(
     subset, epoch, stats = parsed
     updates = int(stats.pop("num_updates"))
     if subset in ("train_inner", "train"):
-        (log.steps if subset == "train_inner" else log.epochs)[updates] = stats
-        seconds = clock.read(stats.get("wall"))
-        # A step has the fraction of the epoch; the end of an epoch has nothing more precise.
-        if subset == "train_inner" or updates not in where:
-            where[updates] = (epoch, seconds)
+        within = subset == "train_inner"
+        (log.steps if within else log.epochs)[updates] = stats
+        (steps if within else ends)[updates] = epoch, clock.read(stats.get("wall"))
     else:
         log.valid.setdefault(subset, {})[updates] = stats
 

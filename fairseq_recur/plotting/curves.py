@@ -9,9 +9,9 @@ from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import TrainingLog
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
-# The quantities of every training with their units; fairseq's losses are to base 2.
+# The quantities of every training with their units; fairseq's losses of tokens are to base 2.
+LOSS_OF_TOKENS = "loss (bits per target token)"
 QUANTITIES = {
-    "loss": "loss (bits per target token)",
     "nll_loss": "negative log-likelihood (bits per target token)",
     "ppl": "perplexity",
     "bleu": "BLEU",
@@ -135,11 +135,18 @@ def draw(
                     which, style = number, LINES[number // len(COLOURS) % len(LINES)]
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
-        axes.set_ylabel(QUANTITIES.get(quantity) or of_parts.get(quantity, quantity))
+        of_tokens = quantity == "loss" and all(map(_has_tokens, drawn))
+        known = {**of_parts, **QUANTITIES, **({"loss": LOSS_OF_TOKENS} if of_tokens else {})}
+        axes.set_ylabel(known.get(quantity, quantity))
         plain_axes(axes)
         if axes.lines:
             add_legend(axes, fontsize=9 if len(axes.lines) <= 8 else 6)
     return figure
+
+
+def _has_tokens(log: TrainingLog) -> bool:
+    """Whether the loss is of tokens: those losses are logged with their perplexity."""
+    return any(metric.endswith("_ppl") for metric in log.metrics())
 
 
 def _draw_curve(

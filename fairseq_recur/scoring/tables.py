@@ -1,5 +1,6 @@
 """Tables for a terminal, or in Markdown."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -35,3 +36,9 @@ def markdown(rows: Sequence[Sequence[str]], names: int) -> list[str]:
     table = ([re.sub(r"(?<!\\)\|", r"\|", cell) for cell in cells] for cells in rows)
     head, *rest = (" | ".join(cells) for cells in table)
     return [f"| {line} |" for line in (head, " | ".join(rule), *rest)]
+
+
+def p_value(p: float) -> str:
+    """Format a p-value: three decimals, or as many as a smaller one needs to show a digit."""
+    decimals = max(3, -math.floor(math.log10(p))) if p > 0 else 3
+    return f"{p:.{decimals}f}"

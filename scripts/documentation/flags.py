@@ -331,12 +331,13 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         several = " ..." if action.nargs in ("+", "*") else ""
         named = f"{names} {values}{several}".strip()
         default = action.default
+        required = action.required and action.nargs not in ("*", "?")
         if default in (None, False, argparse.SUPPRESS) or action.required:
             default = ""
         elif isinstance(default, (list, tuple)):
             default = " ".join(map(str, default))
         text = re.sub(r"%\(default\)s", str(default), action.help or "").replace("%%", "%")
-        default = "required" if action.required else literal(default)
+        default = "required" if required else literal(default)
         yield f"| {named} | {default} | {cell(text)} |"
     if any(action.help in FAIRSEQS for action in parser._actions):
         yield "\nThe options of `--tokenizer` and `--bpe` of `fairseq-interactive` apply as well."
@@ -380,7 +381,10 @@ def commands_page() -> str:
         "of an experiment failed, another process of a training died, or the reader of the output",
         "ended before the work did. It is 75 if a signal stopped a training, which is then saved.",
         "Ctrl-C ends the other commands with 130; an experiment that a signal stops also ends with",
-        "130.",
+        "130.\n",
+        "`fairseq-recur --version` prints the version. `fairseq-recur --debug COMMAND` adds the",
+        "traceback to the message about wrong input. `fairseq-recur train --list` shows all",
+        "architectures and parts.",
     ]
     own = subparsers(cli.build_parser())
     for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):

@@ -35,8 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("recipes.multi30k", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder to write to")
     folder = parser.parse_args(words).folder
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for there, here in SETS.items():
             for language in ("en", "de"):
                 name = f"{there}.lc.norm.tok.{language}"

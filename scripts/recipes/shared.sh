@@ -32,9 +32,12 @@ find_programs() {
     export PYTHON
 }
 
-# check_name RUN ARCH: a run's name says which architecture it trains
+# check_name RUN ARCH: a run's name says which architecture it trains. It is a system's name for
+# `score` and part of a path for fairseq, in which these characters have a meaning.
 check_name() {
     case "$1" in
+        *[=:]* | *'${'*) fail "RUN=$1 has '=', ':' or '\${'; expected a name without them, such as" \
+            "RUN=$2-lr0.001" ;;
         "$2" | "$2"-*) ;;
         *) fail "RUN=$1 does not begin with ARCH=$2, so its name would be wrong; expected" \
             "RUN=$2-NAME, or no RUN" ;;

@@ -200,9 +200,12 @@ class Preparation:
 
         inputs: list[object] = [read.__name__, self.data.options, sums, expected]
         inputs += [self.choices.sample] if self.choices.sample else []
-        trainings = [self.work / name for name in ("copying", "runs")]
-        trainings += sorted(self.work.glob("*/runs"))
-        return step(self.work, "text", inputs, make, trainings)
+        return step(self.work, "text", inputs, make, self.trainings(*self.work.glob("*")))
+
+    def trainings(self, *prepared: Path) -> list[Path]:
+        """The folders of trainings that read prepared data: continued.sh's, and the recipe's."""
+        of_continued = [self.work / name for name in ("copying", "runs")]
+        return [*of_continued, *sorted(folder / "runs" for folder in prepared)]
 
     def own_files(self) -> dict[str, Path]:
         """Return the files of the user's own texts by name."""
@@ -253,14 +256,14 @@ class Preparation:
                     shutil.copyfile(file, folder / name)
 
             inputs = [kind, *(sha256(f) for f in given.values())]
-            return step(prepared, "model", inputs, adopt, [prepared / "runs"])
+            return step(prepared, "model", inputs, adopt, self.trainings(prepared))
         size = self.choices.vocabulary
         return step(
             prepared,
             "model",
             [kind, texts, size],
             lambda f: learn_from_documents(texts.folder, f, size),
-            [prepared / "runs"],
+            self.trainings(prepared),
         )
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
@@ -273,7 +276,7 @@ class Preparation:
                 choices.pieces, model.folder, texts.folder, folder, limits, self.choices.workers
             )
 
-        return step(prepared, "pieces", [texts, model, limits], make, [prepared / "runs"])
+        return step(prepared, "pieces", [texts, model, limits], make, self.trainings(prepared))
 
     def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
         """Write the texts in fairseq's binary format."""
@@ -286,7 +289,7 @@ class Preparation:
         def make(folder: Path) -> None:
             binarize(folder, ("source", "target"), prefixes, self.choices.workers, words)
 
-        return step(prepared, "data-bin", [pieces, model], make, [prepared / "runs"])
+        return step(prepared, "data-bin", [pieces, model], make, self.trainings(prepared))
 
 
 def convert(source: Path, target: Path) -> None:

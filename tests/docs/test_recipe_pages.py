@@ -88,6 +88,8 @@ def test_a_translation_recipe(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings, reason", [
     ("ARCH=transformer_biarn_wmt_en_de RUN=transformer_wmt_en_de-control", "does not begin with"),
     ("ARCH=rsa_transformer_wmt_en_de RUN=mine", "expected RUN=rsa_transformer_wmt_en_de-NAME"),
+    ("RUN=transformer_wmt_en_de-lr=0.001", "RUN=transformer_wmt_en_de-lr=0.001 has '='"),
+    ("RUN=transformer_wmt_en_de-a:b", "expected a name without them"),
     ("START_FROM=transformer_wmt_en_de", "resumes without START_FROM"),
     ("ARCH=rsa_transformer_wmt_en_de START_FROM=transformer_biarn_wmt_en_de", "other parts"),
     ("ARCH=srformer_wmt_en_de_big START_FROM=transformer_wmt_en_de", "another size"),

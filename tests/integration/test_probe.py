@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur.cli import main, probe_run
+from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.probing.report import BAG_OF_WORDS, MAJORITY
 from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR
@@ -101,6 +102,8 @@ def test_run_prints_and_writes_the_table(
         else:
             assert system == MAJORITY and row["mean"] == pytest.approx([100 / 6, 25, 50][column])
     assert report["checkpoints"] == paths(work)
+    assert report["machine"] == machine() and report["versions"] == versions()
+    assert report["commit"] == commit() != ""
     assert report["tasks"]["Length"] == {
         "file": "sentence_length.txt", "labels": 6, "train": 60, "valid": 12, "test": 12,
     }  # fmt: skip

@@ -184,6 +184,13 @@ def test_pieces_of_other_data_are_taken(
     for name in (f"model/{SPIECE}", "data-bin/dict.source.txt", "data-bin/dict.target.txt"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert (second / "pieces" / "train.source").read_text().count("\n") < COUNTS["train"] - 2
+    trained = second.parent / "runs"  # by continued.sh
+    trained.mkdir()
+    capsys.readouterr()
+    assert summarization.main(options) == 2, "with pieces of its own"
+    assert f"made from other files, which {trained} was trained on" in capsys.readouterr().err
+    assert (first / "model" / SPIECE).read_bytes() == (second / "model" / SPIECE).read_bytes()
+    trained.rmdir()
     wrong = [*options, f"--pieces-from={texts}"]
     assert summarization.main(wrong) == 2
     said = capsys.readouterr().err

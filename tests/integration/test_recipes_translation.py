@@ -96,7 +96,9 @@ def test_a_rehearsal_on_a_part_of_the_data(
     assert "expected some of europarl-v7, commoncrawl" in capsys.readouterr().err
 
 
-def test_multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multi30k(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     mirror, folder = tmp_path / "mirror", tmp_path / "text"
     mirror.mkdir()
     for there in multi30k.SETS:
@@ -109,6 +111,8 @@ def test_multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert multi30k.main([str(folder)]) == 0
     assert (folder / "valid.de").read_text() == "val de\n"
     assert {path.name for path in folder.iterdir()} == set(multi30k.FILES)
+    assert multi30k.main([str(folder / "valid.de")]) == 2  # a file
+    assert "valid.de" in capsys.readouterr().err
 
 
 def test_other_direction_reuses_what_is_trained_on(prepared: Callable[..., Path]) -> None:

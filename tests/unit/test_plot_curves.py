@@ -107,6 +107,27 @@ def test_epochs_alone(tmp_path: Path) -> None:
     assert [log.position(n, "epoch") for n in (4, 8)] == [1, 2]
 
 
+def test_a_stop_within_an_epoch_is_not_its_end(tmp_path: Path) -> None:
+    """fairseq writes the summary of an epoch there, too, with the whole epoch's number."""
+    steps = [
+        f"train_inner | epoch 001:    {n} / 1000 loss=8, num_updates={n}, wall={n}"
+        for n in (100, 200, 300, 400)
+    ]
+    stop = [
+        "train | epoch 001 | loss 7 | num_updates {} | wall {}".format(*[n] * 2) for n in (50, 250)
+    ]
+    valid = ["valid | epoch 001 | valid on 'valid' subset | loss 5 | num_updates 275"]
+    log = read_log(write(tmp_path / "log", [*steps[:2], stop[1]]))
+    assert log.timeline == [(100, 0.1, 100.0), (200, 0.2, 200.0), (250, 0.25, 250.0)]
+    log = read_log(write(tmp_path / "log", [*steps[:2], stop[1], *valid, *steps[2:]]))
+    assert log.position(275, "epoch") == pytest.approx(0.275)
+    log = read_log(write(tmp_path / "log", [stop[0], *steps]))
+    assert [line[0] for line in log.timeline] == [100, 200, 300, 400], "no step was before it"
+    ends = ["train | epoch 001 | loss 7 | num_updates 1000 | wall 1000"]
+    log = read_log(write(tmp_path / "log", [*steps[:3], *ends]))
+    assert log.timeline[-1] == (1000, 1.0, 1000.0)
+
+
 def test_what_was_done_again_after_an_interruption_counts(tmp_path: Path) -> None:
     again = [line.replace("loss=4", "loss=4.5") for line in SIMPLE[5:]]
     log = read_log(write(tmp_path / "log", SIMPLE[:6] + again))
@@ -160,11 +181,17 @@ def test_panels() -> None:
 
 
 def test_curves_labels_and_units(tmp_path: Path) -> None:
-    runs = [(name, read_log(write(tmp_path / name, JSON))) for name in ("one", "two")]
+    lines = [line.replace('"valid_bleu"', '"valid_ppl": "4", "valid_bleu"') for line in JSON]
+    runs = [(name, read_log(write(tmp_path / name, lines))) for name in ("one", "two")]
     figure = draw(runs, {"loss": ["train_loss", "valid_loss"], "bleu": ["valid_bleu"]}, "seconds")
     loss, bleu = figure.axes
     assert loss.get_xlabel() == bleu.get_xlabel() == "training time (seconds)"
     assert (loss.get_ylabel(), bleu.get_ylabel()) == ("loss (bits per target token)", "BLEU")
+    errors = read_log(write(tmp_path / "errors", JSON))
+    for drawn, label in (([errors], "loss"), ([runs[0][1], errors], "loss"),
+                         ([runs[0][1]], "loss (bits per target token)")):  # fmt: skip
+        figure = draw([("", log) for log in drawn], {"loss": ["valid_loss"]}, "updates")
+        assert figure.axes[0].get_ylabel() == label, "a loss of tokens has a perplexity"
     labels = [text.get_text() for text in loss.get_legend().get_texts()]
     assert labels == ["one, training", "one, validation", "two, training", "two, validation"]
     training, validation, other, _ = loss.lines

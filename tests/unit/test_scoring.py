@@ -20,6 +20,7 @@ from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
 from fairseq_recur.scoring.resampling import bootstrap_p, randomization_p
 from fairseq_recur.scoring.significance import compare_systems
+from fairseq_recur.scoring.tables import p_value
 from tests.docs.commands import commands
 from tests.sacrebleu_command import run_sacrebleu
 
@@ -421,3 +422,10 @@ def test_a_path_with_an_equals_sign_is_a_path(
     found = split_names(["lr=0.1/out", "a=lr=0.1/out", "b=none"], problems)
     assert found == {"lr=0.1/out": "lr=0.1/out", "a": "lr=0.1/out", "b": "none"}
     assert not problems.found
+
+
+@pytest.mark.parametrize("p, text", [
+    (1.0, "1.000"), (0.0429, "0.043"), (0.001, "0.001"), (0.0001, "0.0001"), (2**-14, "0.00006"),
+])  # fmt: skip
+def test_a_small_p_value_shows_a_digit(p: float, text: str) -> None:
+    assert p_value(p) == text
