@@ -5,9 +5,9 @@
 # EXPERIMENT is trained, continued, layers, continued_gpu, overview, table4, rsa, figure5, short_cut
 # or causes, as README.md names their folders; SYSTEM is a row of its table. Sets up the
 # environment, fetches and prepares the corpus, trains the model that the system starts from, if
-# there is one, then the system, averages and scores. Stop it at any time, and start it again to continue: nothing is done
-# twice. WORK is the folder of all results, TEXT a folder that has the text already. With PRINT=1
-# nothing is written, and the commands are printed.
+# there is one, then the system, averages and scores. Stop it at any time, and start it again to
+# continue: nothing is done twice. WORK is the folder of all results, TEXT a folder that has the
+# text already. With PRINT=1 nothing is written, and the commands are printed.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$here/../.." && pwd)"
