@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_recur.cli import main
 from fairseq_recur.compat.interactive import make_batches
@@ -165,11 +166,11 @@ def test_a_line_that_is_too_long_does_not_lose_the_lines_before_it(tmp_path: Pat
     task = SimpleNamespace(get_interactive_tokens_and_lengths=lambda x, _: (x, map(len, x)))
     text = tmp_path / "text"
     text.write_text("a\nb\ncc\nmuch too long\nd\nmuch, much too long\n")
-    wrapped = partial(make_batches, make)
+    wrapped, cfg = partial(make_batches, make), SimpleNamespace(generation=GenerationConfig())
     reader, found = interactive.buffered_read(str(text), 2), []
     with pytest.raises(ConfigError, match="line 4 of the input has 13 tokens, expected at most 5"):
         for lines in reader:
-            found += wrapped(lines, None, task, (5, 9), None)
+            found += wrapped(lines, cfg, task, (5, 9), None)
     assert found == [["a", "b"], ["cc"]]
     with pytest.raises(Exception, match="Size of sample"):  # of another caller
-        list(wrapped(["much too long"], None, task, 5, None))
+        list(wrapped(["much too long"], cfg, task, 5, None))

@@ -826,6 +826,8 @@ def test_birnn(length: int, first: bool, cell: str) -> None:
 NO_LOOPS: dict[str, str] = {
     "banded_product": "its reference adds up the lags itself",
     "spread": "moves weights: test_weights_are_over_the_segment_that_is_read",
+    "at_least": "torch's clamp but for its gradient: "
+    "test_a_threshold_below_the_smallest_one_can_rise_again",
 }
 """Ops that are compared without `ops.naive`, and how they are tested."""
 

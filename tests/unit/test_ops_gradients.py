@@ -277,6 +277,7 @@ NO_GRADIENT: dict[str, str] = {
     "segment_counts": "whole numbers",
     "step_of": "whole numbers",
     "segment_of": "whole numbers",
+    "_in_places_left_over": "whole numbers",
     "scan_": "in place, without gradients: the forward pass of segmented_recurrent",
     "bmm": "the same",
 }
