@@ -12,7 +12,7 @@ import torch
 
 from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.errors import ConfigError, Problems, refuse
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.machine import commit, trained_with
 from fairseq_recur.files import check_outputs, output_problems, write_json, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
@@ -265,8 +265,7 @@ def _write(
     if args.json and args.json not in kept:
         report: dict[str, Any] = {
             "commit": commit(),
-            "machine": machine(),
-            "versions": versions(),
+            **trained_with([]),  # this machine and its versions
             "settings": {k: v for k, v in vars(args).items() if k not in ("command", "subcommand")},
             "checkpoints": paths,
             "tasks": {

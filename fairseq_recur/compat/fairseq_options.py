@@ -98,6 +98,7 @@ unknown_words = mend(
     reason="--replace-unk ends with a TypeError or IndexError at the first <unk> of an output, "
     "because alignments have the form of pairs",
     until="a fairseq whose utils.replace_unk reads these pairs",
+    needed=lambda: "src_tokens[alignment[i]]" in source_of("fairseq.utils:replace_unk"),
 )
 
 

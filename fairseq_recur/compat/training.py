@@ -226,6 +226,7 @@ first_averages = mend(
     reason="--store-ema with a checkpoint that has no averages, such as that of "
     "--finetune-from-model, ends in KeyError: 'model'",
     until="a fairseq whose Trainer.load_checkpoint keeps the weights until the averages have them",
+    needed=lambda: 'del state["model"]' in source_of("fairseq.trainer:Trainer.load_checkpoint"),
 )
 
 _averaging: ContextVar[bool] = ContextVar("averaging", default=False)

@@ -132,10 +132,10 @@ def segment_schedule(
     step = step_of(position, segments, target)
     last = step.masked_fill(padded, 0).max(dim=1, keepdim=True).values
     steps = torch.arange(int(last.max()) + 1).unsqueeze(0)
-    step = torch.minimum(step, last)
+    step = torch.minimum(step, last)  # where a query at padding is until it gets its place below
     counts = torch.zeros(len(lengths), steps.size(1), dtype=torch.int64)
     counts.scatter_add_(1, step, (~padded).long())
-    per_step = max(int(counts.max()), -(-queries // steps.size(1)))
+    per_step = max(int(counts.max()), -(-queries // steps.size(1)))  # room for all of them
     before = counts.cumsum(1) - counts  # queries of earlier steps
     slots = step * per_step + position - before.gather(1, step)
     slots = _in_places_left_over(slots, padded, steps.size(1) * per_step)

@@ -10,8 +10,8 @@ from fairseq_recur.experiments.training_log import TrainingLog
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 # The quantities of every training with their units; fairseq's losses of tokens are to base 2.
-LOSS_OF_TOKENS = "loss (bits per target token)"
 QUANTITIES = {
+    "loss": "loss (bits per target token)",
     "nll_loss": "negative log-likelihood (bits per target token)",
     "ppl": "perplexity",
     "bleu": "BLEU",
@@ -135,9 +135,9 @@ def draw(
                     which, style = number, LINES[number // len(COLOURS) % len(LINES)]
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
-        of_tokens = quantity == "loss" and all(map(_has_tokens, drawn))
-        known = {**of_parts, **QUANTITIES, **({"loss": LOSS_OF_TOKENS} if of_tokens else {})}
-        axes.set_ylabel(known.get(quantity, quantity))
+        label = QUANTITIES.get(quantity) or of_parts.get(quantity, quantity)
+        of_errors = quantity == "loss" and not all(map(_has_tokens, drawn))
+        axes.set_ylabel(quantity if of_errors else label)
         plain_axes(axes)
         if axes.lines:
             add_legend(axes, fontsize=9 if len(axes.lines) <= 8 else 6)

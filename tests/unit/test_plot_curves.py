@@ -113,18 +113,17 @@ def test_a_stop_within_an_epoch_is_not_its_end(tmp_path: Path) -> None:
         f"train_inner | epoch 001:    {n} / 1000 loss=8, num_updates={n}, wall={n}"
         for n in (100, 200, 300, 400)
     ]
-    stop = [
-        "train | epoch 001 | loss 7 | num_updates {} | wall {}".format(*[n] * 2) for n in (50, 250)
-    ]
+    early, stop, end = (
+        f"train | epoch 001 | loss 7 | num_updates {n} | wall {n}" for n in (50, 250, 1000)
+    )
     valid = ["valid | epoch 001 | valid on 'valid' subset | loss 5 | num_updates 275"]
-    log = read_log(write(tmp_path / "log", [*steps[:2], stop[1]]))
+    log = read_log(write(tmp_path / "log", [*steps[:2], stop]))
     assert log.timeline == [(100, 0.1, 100.0), (200, 0.2, 200.0), (250, 0.25, 250.0)]
-    log = read_log(write(tmp_path / "log", [*steps[:2], stop[1], *valid, *steps[2:]]))
+    log = read_log(write(tmp_path / "log", [*steps[:2], stop, *valid, *steps[2:]]))
     assert log.position(275, "epoch") == pytest.approx(0.275)
-    log = read_log(write(tmp_path / "log", [stop[0], *steps]))
+    log = read_log(write(tmp_path / "log", [early, *steps]))
     assert [line[0] for line in log.timeline] == [100, 200, 300, 400], "no step was before it"
-    ends = ["train | epoch 001 | loss 7 | num_updates 1000 | wall 1000"]
-    log = read_log(write(tmp_path / "log", [*steps[:3], *ends]))
+    log = read_log(write(tmp_path / "log", [*steps[:3], end]))
     assert log.timeline[-1] == (1000, 1.0, 1000.0)
 
 
