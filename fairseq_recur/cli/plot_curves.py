@@ -11,8 +11,8 @@ from pathlib import Path
 
 import fairseq_recur
 from fairseq_recur.errors import ConfigError, Problems
-from fairseq_recur.experiments.training_log import read_log
-from fairseq_recur.plotting.curves import PER_LAYER, X_LABELS, choose_panels, draw
+from fairseq_recur.experiments.training_log import PER_LAYER, read_log
+from fairseq_recur.plotting.curves import X_LABELS, choose_panels, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 
 

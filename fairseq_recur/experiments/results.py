@@ -98,6 +98,10 @@ def of_run(
         "epochs": round(epochs, 2),
         "averaged": state.get("average", {}).get("averaged"),
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
+        "observed": {
+            name: [[u, float(f"{value:.4g}")] for u, value in points]
+            for name, points in log.of_layers().items()
+        },
         "train_seconds": round(state["train"]["seconds"]),
         "commit": state["train"]["commit"],
         "command": run.training.relative(state["train"]["key"]),

@@ -19,6 +19,10 @@ SUMMARY = re.compile(
 )
 # ... and a step within an epoch.
 STEP = re.compile(r"^epoch (?P<epoch>\d+):\s+(?P<done>\d+) / (?P<size>\d+) (?P<stats>.+)$")
+# Metrics that the parts of a model report for each layer: train_gate_encoder_0, ...
+PER_LAYER = re.compile(
+    r"train_(?P<family>.+)_(?P<side>encoder|decoder|cross|recurrence)_(?P<index>\d+)"
+)
 
 Stats = dict[str, float]
 Places = dict[int, tuple[float, float | None]]
@@ -66,6 +70,11 @@ class TrainingLog:
         name = metric[len("train_") :]
         by_step = _points(self.steps, name)
         return by_step if len(by_step) > 1 else _points(self.epochs, name) or by_step
+
+    def of_layers(self) -> dict[str, list[tuple[int, float]]]:
+        """Return (updates, value of an epoch) of what the parts report, as of gate_encoder_0."""
+        names = [m.removeprefix("train_") for m in self.metrics() if PER_LAYER.fullmatch(m)]
+        return {name: points for name in names if (points := _points(self.epochs, name))}
 
     def position(self, updates: int, unit: str) -> float | None:
         """Return the position of an update in "updates", "epoch" or "seconds".

@@ -8,19 +8,12 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, additive_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.segments import Segments
 from fairseq_recur.modules.transformer_layer import DecoderLayer
-
-ALIGNMENT_LOSS = (
-    "fairseq.criterions.label_smoothed_cross_entropy_with_alignment:"
-    "LabelSmoothedCrossEntropyCriterionWithAlignment"
-)
-"""fairseq's loss on alignments, which reads attention weights in training."""
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):
@@ -59,11 +52,11 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """The layers from the bottom; iterating over `layers` itself may drop some (LayerDrop)."""
         return (self.layers[index] for index in range(len(self.layers)))
 
-    def aligned_layer(self) -> int:
-        """The topmost layer that attends to the encoder; without any, the top layer."""
+    def aligned_layer(self) -> int | None:
+        """The topmost layer that attends to the encoder, or None without any."""
         layers = enumerate(self.all_layers())
         attending = [n for n, layer in layers if getattr(layer, "encoder_attn", None) is not None]
-        return attending[-1] if attending else self.num_layers - 1
+        return attending[-1] if attending else None
 
     def embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
         """The layers' input for (B, T) tokens; in incremental decoding for the newest token.
@@ -226,15 +219,3 @@ def reads_mask(layer: nn.Module) -> bool:
     """Whether a layer's self-attention reads `Context.mask`, as all do but fairseq's own."""
     attention = getattr(layer, "self_attn", None)
     return attention is not None and not attention.stock
-
-
-@extend(f"{ALIGNMENT_LOSS}.forward", "attention weights in training")
-def alignment_loss(
-    forward: Function, criterion: nn.Module, model: Any, sample: Any, reduce: bool = True
-) -> Any:
-    """Name the layer whose weights this loss reads; without a name, training may have none."""
-    decoder = getattr(model, "decoder", None)
-    if isinstance(decoder, RecurrentTransformerDecoder) and sample.get("alignments") is not None:
-        named = {"alignment_layer": decoder.aligned_layer(), **sample["net_input"]}
-        sample = {**sample, "net_input": named}
-    return forward(criterion, model, sample, reduce)

@@ -1,12 +1,11 @@
 """Learning curves: one panel per quantity, one colour per run."""
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from fairseq_recur.errors import ConfigError, Problems
-from fairseq_recur.experiments.training_log import TrainingLog
+from fairseq_recur.experiments.training_log import PER_LAYER, TrainingLog
 from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 # The quantities of every training with their units; fairseq's losses of tokens are to base 2.
@@ -22,10 +21,6 @@ QUANTITIES = {
     "gnorm": "gradient norm",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
-# Metrics that are logged per layer: gate_encoder_0, gate_encoder_1, ...
-PER_LAYER = re.compile(
-    r"train_(?P<family>.+)_(?P<side>encoder|decoder|cross|recurrence)_(?P<index>\d+)"
-)
 LINES = ("-", "--", ":", "-.")
 
 

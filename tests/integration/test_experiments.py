@@ -168,6 +168,10 @@ def test_the_results(done: Path, corpus: Path) -> None:
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
         averaged = {"checkpoints": ["checkpoint6.pt", "checkpoint5.pt"], "updates": run["updates"]}
         assert run["averaged"] == averaged
+    updates = [point[0] for point in runs["biarn"]["valid_loss"]]
+    observed = runs["biarn"]["observed"]
+    assert runs["plain"]["observed"] == {} and "step_distance_recurrence_0" in observed
+    assert all([point[0] for point in points] == updates for points in observed.values())
     assert [c["seed"] for c in results["comparisons"]] == [run["seed"] for run in runs.values()][:1]
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]

@@ -12,6 +12,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import PER_LAYER
 from fairseq_recur.models.monitoring import of_parameters
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
@@ -19,7 +20,6 @@ from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
 from fairseq_recur.modules.stream_memory import StreamMemory
 from fairseq_recur.ops import naive
-from fairseq_recur.plotting.curves import PER_LAYER
 from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS

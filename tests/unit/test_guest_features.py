@@ -13,6 +13,7 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
 from fairseq.dataclass.configs import EMAConfig, FairseqConfig
 from fairseq.models.ema import EMA
 from fairseq.modules import FairseqDropout
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
@@ -129,6 +130,21 @@ def test_alignment_loss(make_model: Build, arch: str, flags: list[str]) -> None:
     assert not torch.equal(*gradients)
     _, _, log = AlignmentCriterion(task, False, 0.1, 1.0)(model.eval(), sample)
     assert 0 < float(log["alignment_loss"]) < 400, "in validation"
+
+
+def test_a_model_without_alignments_is_refused(make_model: Build) -> None:
+    nothing = "--recurrence-fusion replace --recurrence-fused-layers all --recurrence-input encoder"
+    without = make_model("transformer_biarn", *SMALL, *nothing.split())
+    model = make_model("transformer_biarn", *SMALL, "--recurrence-fusion", "replace")
+    words = model.decoder.dictionary
+    SequenceGeneratorWithAlignment([model], words)
+    with pytest.raises(ConfigError, match="no alignments.* remove --print-alignment"):
+        SequenceGeneratorWithAlignment([model, without], words)
+    task: Any = SimpleNamespace(target_dictionary=words)
+    with pytest.raises(ConfigError, match="choose a criterion without alignments"):
+        AlignmentCriterion(task, False, 0.1, 1.0)(
+            without, {"net_input": WORDS, "alignments": torch.tensor([[0, 0]])}
+        )
 
 
 @pytest.mark.parametrize("flag", ["", "--cross-attention-fused", "--cross-attention-mixture=rsa"])

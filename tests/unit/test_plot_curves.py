@@ -100,6 +100,18 @@ def test_every_form_of_a_log_gives_the_same_curves(tmp_path: Path, form: str) ->
     assert [log.position(n, "seconds") for n in (1, 4, 5)] == [5, 20, 27]
 
 
+def test_the_means_of_epochs_that_the_parts_report(tmp_path: Path) -> None:
+    lines = [
+        f"train | epoch 00{n} | loss 7 | gate_encoder_10 {gate} | gate 1 | num_updates {4 * n}"
+        for n, gate in ((1, 0.5), (2, 0.25))
+    ]
+    step = "train_inner | epoch 001:    2 / 4 loss=8, gate_encoder_10=0.9, num_updates=2"
+    log = read_log(write(tmp_path / "log", [step, *lines]))
+    assert log.of_layers() == {"gate_encoder_10": [(4, 0.5), (8, 0.25)]}
+    log = read_log(write(tmp_path / "log", [step]))
+    assert log.of_layers() == {}
+
+
 def test_epochs_alone(tmp_path: Path) -> None:
     lines = [line for line in SIMPLE if not line.startswith("train_inner")]
     log = read_log(write(tmp_path / "log", lines))
