@@ -86,6 +86,29 @@ set_batch() {
     documents=(--max-sentences $(($2 / count / (steps > 1 ? steps : 1))))
 }
 
+# last_of FLAG WORD...: print the last value of a flag; nothing without one.
+last_of() {
+    local flag="$1" value=''
+    shift
+    while [ $# -gt 0 ]; do
+        case "$1" in "$flag") value="${2:-}" ;; "$flag="*) value="${1#*=}" ;; esac
+        shift
+    done
+    echo "$value"
+}
+
+# show_segments PIECES WORD...: print how many segments the training texts have, and a warning if
+# some are never read, for the flags of a training whose target length is fixed.
+show_segments() {
+    local pieces="$1" size length mode
+    shift
+    size="$(last_of --segment-size "$@")" length="$(last_of --target-length "$@")"
+    mode="$(last_of --target-length-mode "$@")"
+    if ! whole_numbers "$size" "$length" || [ "${mode:-fixed}" != fixed ] || printing; then return; fi
+    PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.summary_segments \
+        "$pieces" "$size" "$length"
+}
+
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
 # training, the unit and size of the batch, the tokens of the longest text, and the recipe's choices,
 # which are kept for evaluate.
@@ -99,6 +122,7 @@ train() {
     keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2:2}" "${plan[@]:6}" "$BATCH_TOKENS" "$@")"
     if ! printing; then echo "${plan[5]}" > "$folder/choices"; fi
     say "Training in $folder"
+    show_segments "$(dirname "${plan[0]}")/pieces" "${plan[@]:6}" "$@"
     show_cost "${plan[0]}" 800 70 "${plan[@]:6}"
     launch "${plan[0]}" "${plan[@]:6}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"

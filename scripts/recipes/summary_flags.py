@@ -111,10 +111,8 @@ def training(data: DataSet, choices: Choices, work: Path, folder: Path, prefix: 
         words += STOCK_BART
     elif choices.pieces == "sentencepiece":
         words += ["--share-all-embeddings"]
-    if settings == "paper" and choices.arch.startswith("srformer"):
-        words += ["--target-length-mode", "reference", "--target-length", str(choices.max_target)]
-        if "bart" in choices.arch:
-            words += ["--srformer-clamp", "2"]
+    if choices.arch.startswith("srformer"):
+        words += segments(data, choices)
     if prefix == AUTO:
         prefix = PREFIX if choices.pieces == "t5" or settings == "paper" else ""
     if prefix:
@@ -126,6 +124,18 @@ def training(data: DataSet, choices: Choices, work: Path, folder: Path, prefix: 
         *words, "--seed", str(choices.seed), "--save-dir", str(folder),
         "--keep-last-epochs", str(max(1, choices.average)),
     ]  # fmt: skip
+
+
+def segments(data: DataSet, choices: Choices) -> list[str]:
+    """Return the flags of SRformer: with the paper's settings its segment size and lengths.
+
+    In decoding, where the reference's length is unknown, both have the usual length.
+    """
+    words = ["--target-length", str(data.target_length)]
+    if choices.settings != "paper":
+        return [*words, "--segment-size", str(data.segment_size)]
+    clamp = ["--srformer-clamp", "2"] if "bart" in choices.arch else []
+    return [*words, "--target-length-mode", "reference", *clamp]
 
 
 def generation(data: DataSet, choices: Choices) -> list[str]:

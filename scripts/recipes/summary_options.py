@@ -67,6 +67,9 @@ class DataSet:
         documents: number of documents in each split, including incomplete ones
         text_bytes: size of all splits as plain text
         training: how fairseq's recipe differs from that of the other sets
+        target_length: about how many subwords a usual summary has: while a decoder over segments
+            writes them, it goes through all segments
+        segment_size: subwords of a segment, which gives 4 to 16 segments with the usual lengths
         generation: usual flags of fairseq-generate
         options: options of the reader
         name: name of its folder
@@ -77,6 +80,8 @@ class DataSet:
     documents: dict[str, int] = setting(expected="a number per split")
     text_bytes: int = setting(least=1)
     training: dict[str, Any] = setting(expected="updates and batch_tokens")
+    target_length: int = setting(least=1)
+    segment_size: int = setting(64, least=1)
     generation: dict[str, Any] = setting(expected="flags of fairseq-generate")
     options: dict[str, Any] = setting({}, "options of the reader")
     name: str = field(init=False, default="")

@@ -10,24 +10,28 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
 FEWEST, MOST = 4, 16
 """How many segments there should be on average."""
 
+TEXTS = 20_000
+"""How many of the texts are counted: the first ones, because all may take a minute."""
+
 MOST_UNREAD = 0.1
 """The share of texts that may have segments which are not read."""
 
 
 def lengths(file: Path) -> list[int]:
-    """Return the number of pieces of each line, with the end symbol.
+    """Return the number of pieces of each of the first lines, with the end symbol.
 
     Raises:
         OSError: the file cannot be read
     """
     with open(file, encoding="utf-8", newline="\n") as lines:
-        return [len(line.split()) + 1 for line in lines]
+        return [len(line.split()) + 1 for line in islice(lines, TEXTS)]
 
 
 def segments(sources: Sequence[int], size: int) -> list[int]:
@@ -59,23 +63,23 @@ def describe(
 
     Args:
         sources, targets: number of pieces of each text and of each summary
-        size: SEGMENT
-        target_length: TARGET_LENGTH, which is the number of segments that are read
+        size: of a segment, in pieces
+        target_length: the number of segments that are read at most
     """
     counts = segments(sources, size)
     average = fmean(counts)
     unread = sum(count > target_length for count in counts) / len(counts)
     report = (
-        f"SEGMENT={size}: the training texts have {average:.1f} segments on average, at most "
-        f"{max(counts):,}; {unread:.1%} have more than TARGET_LENGTH={target_length}"
+        f"segments of {size} pieces: the training texts have {average:.1f} on average, at most "
+        f"{max(counts):,}; {unread:.1%} have more than {target_length}, the target length"
     )
     if average <= MOST and unread <= MOST_UNREAD:
         return report, ""
     other, length = suggest(sources, targets)
     return report, (
-        f"warning: there should be {FEWEST} to {MOST} segments on average, and no more than "
-        f"TARGET_LENGTH, or some are never read; with SEGMENT={other} TARGET_LENGTH={length} "
-        f"there would be {fmean(segments(sources, other)):.1f}"
+        f"warning: there should be {FEWEST} to {MOST} segments on average, and no more than the "
+        f"target length, or some are never read; with segments of {other} and a target length of "
+        f"{length} there would be {fmean(segments(sources, other)):.1f}"
     )
 
 

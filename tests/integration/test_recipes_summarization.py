@@ -483,12 +483,42 @@ def test_a_step_that_cannot_hold_a_text_is_refused(
     )
 
 
+def test_training_says_how_many_segments_there_are(tmp_path: Path) -> None:
+    """For the last value of each flag; nothing without fixed numbers, or where nothing is done."""
+    pieces = tmp_path / "a b"
+    pieces.mkdir()
+    (pieces / "train.source").write_text(" ".join("a" * 159) + "\n")
+    (pieces / "train.target").write_text("a b\n")
+
+    def shown(*words: str, **given: Any) -> tuple[str, str]:
+        done = sourcing(f"show_segments '{pieces}' {' '.join(words)}", tmp_path, **given)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    sizes = ["--segment-size", "16", "--target-length=24"]
+    assert shown(*sizes) == (
+        "segments of 16 pieces: the training texts have 10.0 on average, at most 10; 0.0% have "
+        "more than 24, the target length\n",
+        "",
+    )
+    output, warning = shown(*sizes, "--target-length", "9", "--arch", "srformer")
+    assert "100.0% have more than 9, the target" in output and warning.startswith("warning: there")
+    assert shown("--arch", "transformer") == ("", "")
+    assert shown(*sizes, "--target-length-mode", "reference") == ("", "")
+    assert shown(*sizes, PRINT=1) == ("", "")
+
+
 def batch(size: str, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
     """The launcher's command, on the CPU, for a batch: its unit, size and longest text."""
-    (folder / "train.sh").write_text(
-        f"set -euo pipefail; source {RECIPES}/recipe.sh; set_batch {size}\n"
-        f'PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA ${{documents[@]+"${{documents[@]}}"}}'
+    launcher = f"PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA"
+    return sourcing(
+        f'set_batch {size}\n{launcher} ${{documents[@]+"${{documents[@]}}"}}', folder, **given
     )
+
+
+def sourcing(commands: str, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
+    """Run commands as a step of a recipe does, with its functions."""
+    (folder / "train.sh").write_text(f"set -euo pipefail; source {RECIPES}/recipe.sh; {commands}\n")
     variables = {"GPUS": "0", **{name: str(value) for name, value in given.items()}}
     return subprocess.run(
         ["bash", folder / "train.sh"], env={**os.environ, **variables}, capture_output=True,

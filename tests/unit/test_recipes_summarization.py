@@ -387,8 +387,8 @@ def test_segments_that_are_never_read(tmp_path: Path, capsys: pytest.CaptureFixt
     """Lengths include the end symbol; the proposed values are those that give no warning."""
     sources, targets = [160] * 9 + [1600], [30] * 10
     report, warning = describe(sources, targets, 16, 24)
-    assert "have 19.0 segments on average, at most 100; 10.0% have more than" in report
-    assert "with SEGMENT=64 TARGET_LENGTH=30 there would be 5.2" in warning
+    assert "have 19.0 on average, at most 100; 10.0% have more than 24, the target" in report
+    assert "with segments of 64 and a target length of 30 there would be 5.2" in warning
     assert describe([160] * 10, targets, 16, 10)[1] == ""
     assert "100.0% have more" in describe([161] * 10, targets, 16, 10)[0]
     for lengths, summaries in (([161] * 10, [3]), ([9000, 20] * 50, [5]), ([5], [2])):
@@ -399,7 +399,7 @@ def test_segments_that_are_never_read(tmp_path: Path, capsys: pytest.CaptureFixt
         (tmp_path / f"train.{side}").write_text(" ".join("a" * 16) + "\n")
     assert print_segments([str(tmp_path), "16", "1"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("SEGMENT=16: the training texts have 2.0 segments on average")
+    assert printed.out.startswith("segments of 16 pieces: the training texts have 2.0 on average")
     assert printed.err.startswith("warning: there should be 4 to 16 segments")
     assert print_segments([str(tmp_path / "none"), "16", "1"]) == 2
     assert "train.source'; prepare the data first" in capsys.readouterr().err
@@ -565,6 +565,24 @@ def test_fairseqs_settings(tmp_path: Path) -> None:
         assert flag(words, "--total-num-update") == updates and "--source-prefix" not in words
         assert flag(words, "--keep-last-epochs") == "3"
         assert summary_flags.batch(data, choices) == ("tokens", tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_usual_summary_reads_all_segments(name: str, tmp_path: Path) -> None:
+    """Its writer has gone through all of them at the target length; 1,024 is the default source."""
+    data = read_data_set(RECIPES / name / "data.yaml")
+    choices = chosen(settings="fairseq")
+    prepared(tmp_path, choices)
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO)
+    length, size = (int(flag(words, f"--{of}")) for of in ("target-length", "segment-size"))
+    assert length == data.target_length <= choices.max_target and "--srformer-clamp" not in words
+    usual = 160 if name == "samsum" else 1024
+    assert usual / size <= min(16, length)
+    words = summary_flags.training(data, chosen(settings="paper"), tmp_path, tmp_path, AUTO)
+    assert flag(words, "--target-length-mode") == "reference" and "--segment-size" not in words
+    assert flag(words, "--target-length") == str(length) and flag(words, "--srformer-clamp") == "2"
+    words = summary_flags.training(data, chosen(arch="bart_base"), tmp_path, tmp_path, AUTO)
+    assert "--target-length" not in words
 
 
 def test_training_without_data_is_refused(tmp_path: Path) -> None:
