@@ -130,8 +130,9 @@ train() {
 
 # evaluate [FLAG...]: summarize the test set and score the summaries.
 evaluate() {
-    local search=()
-    if [ "${GPUS:-}" = 0 ]; then search+=(--cpu); fi
-    if [ "${PRECISION:-}" = fp16 ]; then search+=(--fp16); fi
-    recipe evaluate "--search=$(printf '%q ' ${search[@]+"${search[@]}"} "$@")"
+    if [ "${PRECISION:-}" = fp16 ]; then set -- --fp16 "$@"; fi
+    if [ "${GPUS:-}" = 0 ]; then set -- --cpu "$@"; fi
+    local search=''
+    if [ $# -gt 0 ]; then search="$(printf '%q ' "$@")"; fi # without words, %q prints ''
+    recipe evaluate "--search=$search"
 }

@@ -1,6 +1,7 @@
 """Evaluation of a recipe's training: average, generate, score, compare."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,16 @@ from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.settings import Flags
-from fairseq_recur.experiments.steps import Run
+from fairseq_recur.experiments.steps import STATE, Run, read_steps
 from fairseq_recur.files import write_text
 from recipes.steps import KEY
 
 GENERATED, TEXT, SCORES, COMPARED = "generate.out", "test.txt", "scores.json", "compared.json"
 SCORED = "references.sha256"
 """File with the checksum of the references with which a training was scored."""
+
+OF_MACHINE = {"--cpu": 1, "--fp16": 1, "--bf16": 1, "--num-workers": 2, "--max-tokens": 2}
+"""Flags of a search that do not change what it finds, and how many words each has."""
 
 SETTINGS = "settings"
 """File in which `train.sh` keeps the settings of a training."""
@@ -72,6 +76,11 @@ class Evaluation(Run):
             *(f"{file.name} {file.stat().st_mtime_ns}" for file in files),
         ]
 
+    def done(self, step: str) -> bool:
+        """Return whether a step was done with its present settings, and has its output."""
+        made = self.folder / (self.checkpoint if step == "average" else GENERATED)
+        return super().done(step) and made.is_file()
+
     def train_flags(self) -> Flags:
         """Return no flags: nothing is trained here."""
         return {}
@@ -101,7 +110,31 @@ def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
         check_data(trained, Path(evaluation.generate[0]))
     if Runner([evaluation], jobs=1)():
         raise ConfigError(f"{evaluation.name} is not evaluated; correct the errors reported above")
+    if baseline is not None and (note := other_search(evaluation, baseline)):
+        print(note, file=sys.stderr)
     return folder / GENERATED
+
+
+def other_search(evaluation: Evaluation, baseline: Path) -> str:
+    """Return a warning if a baseline was decoded with other flags, or ""."""
+    key = read_steps(baseline / STATE).get("generate", {}).get("key")
+    here = search_flags(evaluation.argv("generate"))
+    if key is None or (there := search_flags(key)) == here:
+        return ""
+    return (
+        f"warning: BASELINE={baseline} was decoded with other flags, so the difference is not that "
+        f"of the models alone: {' '.join(there)}; here {' '.join(here)}"
+    )
+
+
+def search_flags(words: Sequence[str]) -> list[str]:
+    """Return the flags in a command of ``generate`` that decide what is found."""
+    rest, found = list(words[2 : words.index("--path")]), []
+    while rest:
+        name, given, _ = rest[0].partition("=")
+        found += [] if name in OF_MACHINE else rest[:1]
+        del rest[: 1 if given else OF_MACHINE.get(name, 1)]
+    return found
 
 
 def check_data(folder: Path, data: Path) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -85,6 +86,7 @@ def _in_processes(
 
 def _begin(parent: int, make: Callable[..., Work], arguments: tuple) -> None:
     global _work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C, which the parent reports
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _work = make(*arguments)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairseq_recur.cli.fairseq_commands import run
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runner import Stopped
 from fairseq_recur.locks import hold
 
 KEY = ".key"
@@ -40,7 +41,8 @@ def step(
     """Make a folder, unless it already exists and was made from the same inputs.
 
     A killed step leaves only a folder that ends in .partial, which the next start removes. If
-    inputs change, this step and the steps that depend on it are repeated.
+    inputs change, this step and the steps that depend on it are repeated. What was made before is
+    removed when its successor is complete.
 
     Args:
         work: folder of all steps
@@ -50,10 +52,10 @@ def step(
         trainings: folders of trainings that read the output
 
     Raises:
-        ConfigError: the inputs have changed and one of the trainings exists
+        ConfigError: the inputs have changed and one of the trainings exists, or no step has made
+            what is in the folder
     """
-    content = [name, *(i.key if isinstance(i, Made) else i for i in inputs)]
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    key = key_of(name, inputs)
     # With the process's number: children of a killed process may still write to its folder.
     folder, partial = work / name, work / f"{name}.{os.getpid()}.partial"
     if (folder / KEY).is_file() and (folder / KEY).read_text() == key:
@@ -65,15 +67,36 @@ def step(
             f"{folder} was made from other files, which {' and '.join(trained)} was trained on; "
             "set WORK to another folder, or remove the trainings"
         )
+    if folder.exists() and not (folder / KEY).is_file():
+        raise ConfigError(
+            f"{folder} was not made by this preparation, which would replace it; set WORK to "
+            "another folder, or move this one away"
+        )
     print(f"== {name}", flush=True)
-    for old in (folder, *work.glob(f"{name}.*.partial")):
+    for old in work.glob(f"{name}.*.partial"):
         shutil.rmtree(old, ignore_errors=True)
     partial.mkdir(parents=True)
     make(partial)
     (partial / KEY).write_text(key)
     os.sync()  # the content must be on the disk before the name says that it is complete
+    before = work / f"{name}.{os.getpid()}.before.partial"
+    if folder.exists():
+        folder.rename(before)
     partial.rename(folder)
+    shutil.rmtree(before, ignore_errors=True)
     return Made(folder, key)
+
+
+def key_of(name: str, inputs: Sequence[object]) -> str:
+    """Return the key of a step with these inputs, see `step`."""
+    content = [name, *(i.key if isinstance(i, Made) else i for i in inputs)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def made_in(folder: Path) -> Made | None:
+    """Return what a step has made in a folder, or None."""
+    key = folder / KEY
+    return Made(folder, key.read_text()) if key.is_file() else None
 
 
 @contextmanager
@@ -96,6 +119,19 @@ def exclusive(work: Path) -> Iterator[None]:
         )
     with lock:
         yield
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C within the block into `Stopped`, which says that the command continues.
+
+    Raises:
+        Stopped: as above
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped("SIGINT") from None
 
 
 def need_space(folder: Path, size: int, what: str) -> None:

@@ -11,7 +11,8 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.experiments.runner import Stopped
 from recipes import summary_flags
 from recipes.evaluation import Evaluation, decode
-from recipes.steps import exclusive
+from recipes.steps import exclusive, interruptible
+from recipes.summary_check import check_prepared, check_texts
 from recipes.summary_options import AUTO, Choices, DataSet, choose, read_data_set
 from recipes.summary_prepare import Preparation
 from recipes.summary_report import write_results
@@ -85,13 +86,14 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
             Preparation(data, choices, work, models, args.mirror).run()
     elif args.command == "train":
         if not args.unprepared:
-            summary_flags.check_prepared(choices, work)
+            check_prepared(choices, work)
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix)
         batch = map(str, summary_flags.batch(data, choices))
         longest = str(choices.longest)
         print("\n".join([*words, *batch, longest, chosen_for_training(choices), *flags]))
     else:
         check_choices(choices, runs / name)
+        check_texts(choices, work)
         search = ["--max-tokens", str(max(16384, choices.longest)), *shlex.split(args.search)]
         flags = [*summary_flags.generation(data, choices), "--gen-subset", "test", *search]
         average = ["--last", str(args.average)] if args.average else []
@@ -110,7 +112,8 @@ def main(words: list[str] | None = None) -> int:
     try:
         data = read_data_set(args.recipe / "data.yaml")
         wanted = Choices(**{choice.name: getattr(args, choice.name) for choice in fields(Choices)})
-        run(args, data, choose(wanted))
+        with interruptible():
+            run(args, data, choose(wanted))
     except (ConfigError, CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
 from recipes.subwords import load_pieces
 from recipes.summary_options import AUTO, POSITIONS, Choices, DataSet, start_file
 from recipes.summary_texts import COUNTS
@@ -147,19 +146,3 @@ def generation(data: DataSet, choices: Choices) -> list[str]:
     chosen: dict[str, Any] = paper if choices.generation == "paper" else data.generation
     words = [word for flag, value in chosen.items() for word in (f"--{flag}", str(value))]
     return ["--task", "summarization", "-s", "source", "-t", "target", *words]
-
-
-def check_prepared(choices: Choices, work: Path) -> None:
-    """Check that the data exists.
-
-    Raises:
-        ConfigError: it does not
-    """
-    wanted = [work / choices.folder / "data-bin"]
-    if choices.start != "none":
-        wanted.append(start_file(choices, work))
-    missing = [str(path) for path in wanted if not path.exists()]
-    if missing:
-        raise ConfigError(
-            f"there is no {' and no '.join(missing)}; run prepare.sh with the same settings first"
-        )

@@ -116,6 +116,9 @@ AUTO = "auto"
 STARTS = {"none": "", "bart.base": "gpt2", "bart.large": "gpt2", "t5-small": "t5"}
 """Pretrained models, and the kind of subwords that they need."""
 
+STARTED = {"bart_base": "bart.base", "bart_large": "bart.large", "t5_small": "t5-small"}
+"""Architectures that start from a pretrained model by default, also as ``srformer_...``."""
+
 SETTINGS = ("paper", "fairseq", "scratch")
 GENERATIONS = ("usual", "paper")
 POSITIONS = 1024
@@ -177,6 +180,11 @@ class Choices:
         }
 
     @property
+    def limits(self) -> dict[str, int]:
+        """The most subwords of a source and of a target, without the end symbol."""
+        return {"source": self.max_source - 1, "target": self.max_target - 1}
+
+    @property
     def folder(self) -> str:
         """Name of the folder for data with these subwords and limits."""
         size = f"{self.vocabulary}-" if self.pieces == "sentencepiece" else ""
@@ -195,7 +203,7 @@ def choose(wanted: Choices) -> Choices:
     """
     arch, pieces, start = wanted.arch, wanted.pieces, wanted.start
     if start == AUTO:
-        start = next((s for s in STARTS if s.replace(".", "_").replace("-", "_") in arch), "none")
+        start = STARTED.get(arch.removeprefix("srformer_"), "none")
         if pieces not in (AUTO, STARTS[start]):
             start = "none"
     if pieces == AUTO:

@@ -269,14 +269,14 @@ class Preparation:
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
         """Write all texts in subwords."""
         choices = self.choices
-        limits = {"source": choices.max_source - 1, "target": choices.max_target - 1}
 
         def make(folder: Path) -> None:
             encode_all(
-                choices.pieces, model.folder, texts.folder, folder, limits, self.choices.workers
+                choices.pieces, model.folder, texts.folder, folder, choices.limits, choices.workers
             )
 
-        return step(prepared, "pieces", [texts, model, limits], make, self.trainings(prepared))
+        inputs = [texts, model, choices.limits]
+        return step(prepared, "pieces", inputs, make, self.trainings(prepared))
 
     def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
         """Write the texts in fairseq's binary format."""

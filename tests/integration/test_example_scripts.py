@@ -681,6 +681,37 @@ def test_data_are_prepared_once(project: Path, script: Script) -> None:
     assert done.returncode == 2 and "expected DATA WORK SIZE SOURCE TARGET, found 2" in done.stderr
 
 
+@pytest.mark.parametrize("example", ["quickstart", "modeling_recurrence"])
+def test_files_of_the_user_are_not_replaced(example: str, project: Path, script: Script) -> None:
+    """Neither the texts, by output in their folder, nor data that the script has not made."""
+    program = project / ".venv/bin/subword-nmt"
+    program.write_text("#!/bin/sh\nexec cat\n")
+    program.chmod(0o755)
+    data, work = project / "examples/quickstart/data", project / "work"
+
+    def prepare(output: Path) -> "subprocess.CompletedProcess[str]":
+        words = [data, output, 300, "en", "de"]
+        if example == "modeling_recurrence":
+            words = [data, "en", "de", output, 300]
+        return script(f"{example}/prepare.sh", *words)
+
+    before = {path: path.read_bytes() for path in data.iterdir() if path.is_file()}
+    done = prepare(data / "../data")
+    assert done.returncode == 2 and "give another folder" in done.stderr
+    assert before == {path: path.read_bytes() for path in data.iterdir()}
+    (work / "data-bin").mkdir(parents=True)
+    (work / "data-bin/mine").touch()
+    done = prepare(work)
+    assert done.returncode == 2 and "data-bin was not made by this script" in done.stderr
+    assert (work / "data-bin/mine").exists()
+    shutil.rmtree(work)
+    assert prepare(work).returncode == 0
+    (work / "data-bin").mkdir(exist_ok=True)
+    for finished in ("done", "prepared"):  # as after a stop
+        (work / finished).unlink(missing_ok=True)
+    assert prepare(work).returncode == 0
+
+
 @pytest.mark.skipif(shutil.which("flock") is None, reason="the lock is that of the command flock")
 @pytest.mark.parametrize("example", ["quickstart", "modeling_recurrence"])
 def test_one_preparation_at_a_time(example: str, project: Path, script: Script) -> None:

@@ -508,6 +508,23 @@ def test_training_says_how_many_segments_there_are(tmp_path: Path) -> None:
     assert shown(*sizes, PRINT=1) == ("", "")
 
 
+@pytest.mark.parametrize(
+    "given, words, found",
+    [
+        ({}, "", ""),
+        ({"GPUS": ""}, "--beam 2 --prefix 'a b'", "--beam 2 --prefix a\\ b "),
+        ({"GPUS": 0, "PRECISION": "fp16"}, "", "--cpu --fp16 "),
+    ],
+)
+def test_the_flags_of_the_search(
+    given: dict[str, Any], words: str, found: str, tmp_path: Path
+) -> None:
+    """Without any, there is no empty word, which generate would refuse."""
+    commands = f"recipe() {{ printf '<%s>' \"$@\"; }}; evaluate {words}"
+    done = sourcing(commands, tmp_path, **{"GPUS": "2", **given})
+    assert done.stdout == f"<evaluate><--search={found}>", done.stderr
+
+
 def batch(size: str, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
     """The launcher's command, on the CPU, for a batch: its unit, size and longest text."""
     launcher = f"PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA"

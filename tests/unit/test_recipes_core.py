@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from recipes.evaluation import Evaluation, decode
 from recipes.fetch import Archive, fetch, sha256
-from recipes.steps import Made, binarize, need_space, step
+from recipes.steps import Made, binarize, interruptible, need_space, step
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runner import Stopped
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -208,6 +209,38 @@ def test_a_step_that_trainings_read_is_not_done_anew(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="text was made from other files, which .*runs was tr"):
         make(3)
     assert (tmp_path / "text/file").read_text() == "2"
+
+
+def test_what_no_step_has_made_is_kept(tmp_path: Path) -> None:
+    """Such as the user's own texts in the output folder."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/mine").write_text("x")
+    with pytest.raises(ConfigError, match="text was not made by this preparation, which would"):
+        step(tmp_path, "text", [], lambda folder: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+    assert (tmp_path / "text/mine").read_text() == "x"
+
+
+def test_a_step_reads_what_it_replaces(tmp_path: Path) -> None:
+    """And what was there stays until its successor is complete."""
+    step(tmp_path, "model", [1], lambda folder: (folder / "file").write_text("pieces"))
+
+    def fail(folder: Path) -> None:
+        raise ConfigError("no space")
+
+    with pytest.raises(ConfigError, match="no space"):
+        step(tmp_path, "model", [2], fail)
+    assert (tmp_path / "model/file").read_text() == "pieces"
+    step(tmp_path, "model", [3], lambda folder: shutil.copy(tmp_path / "model/file", folder))
+    assert (tmp_path / "model/file").read_text() == "pieces"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_ctrl_c_says_that_the_same_command_continues(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Stopped) as stopped, interruptible():
+        raise KeyboardInterrupt
+    assert stopped.value.report() == 130
+    assert "stopped by SIGINT; the same command continues" in capsys.readouterr().err
 
 
 def test_a_step_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:

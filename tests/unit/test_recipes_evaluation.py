@@ -63,6 +63,38 @@ def test_steps_are_done_once_for_each_checkpoint(
         decode(Evaluation(folder / "none", [], "checkpoint_best.pt", []))
 
 
+def test_output_that_was_removed_is_made_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = Evaluation(folder, ["--last", "5"], "average.pt", ["data"])
+    for lost, again in (("generate.out", ["generate"]), ("average.pt", ["average", "generate"])):
+        decode(evaluation)
+        (folder / lost).unlink()
+        capsys.readouterr()
+        assert decode(evaluation).is_file() and (folder / "average.pt").is_file()
+        assert calls(capsys.readouterr().out) == again
+
+
+def test_a_baseline_of_another_search_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The flags of the machine are no other search."""
+    other = tmp_path / "runs" / "baseline"
+    other.mkdir()
+    (other / "checkpoint_best.pt").touch()
+    decode(Evaluation(other, [], "checkpoint_best.pt", ["data", "--beam", "4", "--cpu"]))
+    (other / "test.txt").touch()
+    flags = ["data", "--max-tokens=9", "--beam", "4", "--num-workers", "2", "--max-tokens", "99"]
+    same = Evaluation(folder, ["--last", "5"], "average.pt", flags)
+    decode(same, other)
+    assert capsys.readouterr().err == ""
+    decode(Evaluation(folder, ["--last", "5"], "average.pt", ["data", "--beam", "1"]), other)
+    assert capsys.readouterr().err == (
+        f"warning: BASELINE={other} was decoded with other flags, so the difference is not that of "
+        "the models alone: --beam 4; here --beam 1\n"
+    )
+
+
 def test_data_that_were_prepared_anew_are_decoded_again(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

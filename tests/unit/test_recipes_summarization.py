@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from recipes import archives, summarization, summary_flags
 from recipes.archives import json_lines, objects, read_json, tar_members, zip_lines
+from recipes.steps import step
 from recipes.subwords import KINDS, SPIECE, Gpt2, SentencePieces
+from recipes.summary_check import check_prepared, check_texts
 from recipes.summary_extracts import (
     average_words,
     lead,
@@ -587,7 +589,38 @@ def test_a_usual_summary_reads_all_segments(name: str, tmp_path: Path) -> None:
 
 def test_training_without_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no .*/data-bin and no .*/model.pt; run prepare.sh"):
-        summary_flags.check_prepared(chosen(), tmp_path)
+        check_prepared(chosen(), tmp_path)
+
+
+def test_data_of_other_texts_are_refused(tmp_path: Path) -> None:
+    """Those of all kinds of subwords share the folder of the texts."""
+    choices = chosen(start="none", pieces="sentencepiece")
+
+    def nothing(folder: Path) -> None:
+        return
+
+    def prepare(texts: str, limits: dict[str, int]) -> None:
+        folder = tmp_path / choices.folder
+        text, model = step(tmp_path, "text", [texts], nothing), step(folder, "model", [], nothing)
+        pieces = step(folder, "pieces", [text, model, limits], nothing)
+        step(folder, "data-bin", [pieces, model], nothing)
+
+    prepare("first", choices.limits)
+    check_prepared(choices, tmp_path)
+    step(tmp_path, "text", ["second"], nothing)
+    with pytest.raises(ConfigError, match="was not made from the texts that are now in .*/text;"):
+        check_prepared(choices, tmp_path)
+    with pytest.raises(ConfigError, match="was not made from the texts"):
+        check_texts(choices, tmp_path)
+    prepare("second", choices.limits)
+    check_texts(choices, tmp_path)
+
+
+@pytest.mark.parametrize("arch", ["codet5_small", "rsa_codet5_small", "mbart_base"])
+def test_a_model_of_another_name_has_no_start(arch: str) -> None:
+    """Its name contains that of a model whose weights are not its own."""
+    assert chosen(arch=arch).start == "none"
+    assert chosen(arch="srformer_bart_large").start == "bart.large"
 
 
 def test_gpt2_pieces_are_the_text_again(tmp_path: Path) -> None:
