@@ -37,6 +37,27 @@ SAMPLE = 1 << 20
 AGAIN = "give the folder that `fairseq-recur preprocess` wrote, or preprocess the text again"
 
 
+def check_set(name: str, known: int, kind: str | None) -> None:
+    """Check a set of one language, if it exists and is memory-mapped.
+
+    Args:
+        name: path of its files without .idx and .bin
+        known: number of symbols in its dictionary
+        kind: --dataset-impl
+
+    Raises:
+        ConfigError: a file is damaged, it has no sentences, or a token is not in the dictionary
+    """
+    if is_mapped(name, kind):
+        check_side(name, known)
+
+
+def is_mapped(name: str, kind: str | None) -> bool:
+    """Whether a set exists in fairseq's default format, and is read in it."""
+    read = kind == "mmap" or (kind is None and infer_dataset_impl(name) in (None, "mmap"))
+    return read and dataset_exists(name, "mmap")
+
+
 def check_pair(split: str, symbols: Mapping[str, int], kind: str | None) -> None:
     """Check both sides of a split, as far as they exist.
 
@@ -56,8 +77,7 @@ def check_pair(split: str, symbols: Mapping[str, int], kind: str | None) -> None
             raise ConfigError(
                 f"--dataset-impl {kind}: {name}.bin is memory-mapped; leave the option out"
             )
-        mapped = kind == "mmap" or (kind is None and infer_dataset_impl(name) in (None, "mmap"))
-        if mapped and dataset_exists(name, "mmap"):
+        if is_mapped(name, kind):
             counts[name] = check_side(name, known)
     if len(set(counts.values())) > 1:
         found = " and ".join(f"{name} has {count:,}" for name, count in counts.items())

@@ -12,6 +12,9 @@ from fairseq_recur.errors import Problems
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.tasks.streams import StreamLanguageModelingTask
 
+WHOLE_WORDS = "eos", "complete", "complete_doc"
+"""Values of --sample-break-mode with which no block ends within a word."""
+
 SPEECH, MASKED, CLASSES = "speech", "masked language models", "classification"
 CRITERIONS = {
     **dict.fromkeys(
@@ -109,6 +112,12 @@ def evaluation_problems(args: argparse.Namespace, problems: Problems) -> None:
         problems.add(
             "--remove-bpe: a segment of a stream may end within a word, of which both parts would "
             "be counted; leave it out, so that the loss is one of pieces"
+        )
+    elif getattr(args, "sample_break_mode", None) not in WHOLE_WORDS:
+        problems.add(
+            "--remove-bpe: a block of --tokens-per-sample may end within a word, of which both "
+            "parts would be counted; add --sample-break-mode eos or complete, or leave it out, so "
+            "that the loss is one of pieces"
         )
 
 

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq import options, utils
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.data.indexed_dataset import dataset_exists
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_recur.cli import suggestion
-from fairseq_recur.cli.binary_data import check_pair
+from fairseq_recur.cli.binary_data import check_pair, check_set
 from fairseq_recur.cli.option_check import check_options
 from fairseq_recur.cli.text_check import check_text
 from fairseq_recur.errors import ConfigError
@@ -109,7 +111,8 @@ def check_names(args: argparse.Namespace) -> None:
 def check_data(command: str, args: argparse.Namespace) -> None:
     """Raise ConfigError if DATA does not exist, or as `check_translation_data`.
 
-    The contents of the folder are checked for translation only; other tasks have other files.
+    The contents of the folder are checked for translation and for language models; other tasks
+    have other files.
     """
     translation = issubclass(TASK_REGISTRY[args.task], TranslationTask)
     data = getattr(args, "data", None)
@@ -129,6 +132,27 @@ def check_data(command: str, args: argparse.Namespace) -> None:
             )
     if translation and hasattr(args, "source_lang"):  # back-translation has other files
         check_translation_data(command, args, folders)
+    if issubclass(TASK_REGISTRY[args.task], LanguageModelingTask):
+        check_language_data(command, args, folders)
+
+
+def check_language_data(command: str, args: argparse.Namespace, folders: list[str]) -> None:
+    """Raise ConfigError if a set that the command reads is damaged, empty or does not fit.
+
+    Args:
+        command: of fairseq
+        args: its options
+        folders: of the data; the first has the dictionary
+    """
+    dictionary = os.path.join(folders[0], "dict.txt")
+    if not os.path.isfile(dictionary):
+        if command == "validate":  # the checkpoint may be of a task with other dictionaries
+            return
+        raise ConfigError(_incomplete(folders[0], "dict.txt"))
+    known = len(Dictionary.load(dictionary))
+    for split, of_split in _splits(command, args, folders).items():
+        for folder in of_split:
+            check_set(os.path.join(folder, split), known, args.dataset_impl)
 
 
 def check_translation_data(command: str, args: argparse.Namespace, folders: list[str]) -> None:
@@ -165,7 +189,7 @@ def check_translation_data(command: str, args: argparse.Namespace, folders: list
 
 def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[str, list[str]]:
     """Return the splits that a command reads, and the folders that must contain each."""
-    if command == "generate":
+    if command in ("generate", "eval-lm"):
         return {args.gen_subset: folders[:1]}
     splits: dict[str, list[str]] = {}
     if command == "validate" or (command == "train" and not args.disable_validation):

@@ -54,10 +54,21 @@ def train_step(step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
     """Let the batches that --amp repeats after an overflow read what they read the first time.
 
     fairseq repeats them by a call of this function within itself. What validation has read is
-    dropped: the next one begins with an empty memory.
+    dropped: the next one begins with an empty memory. So is what a process has read that has no
+    batch left: fairseq gives it the first one again, with a loss of zero.
     """
     for memory in memories_of(trainer.model):
         memory.evaluation = {}
+    found = repeated_step(step, trainer, *args, **kwargs)
+    samples = args[0] if args else kwargs["samples"]
+    if not all(samples):  # read the first batch again, for want of one; the next epoch begins there
+        for memory in memories_of(trainer.model):
+            memory.clear()
+    return found
+
+
+def repeated_step(step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make an update, with --amp from the memories of the first time."""
     if not trainer.cfg.common.amp:
         return step(trainer, *args, **kwargs)
     first = getattr(trainer, "_memories_before", None)

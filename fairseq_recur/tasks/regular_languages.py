@@ -13,7 +13,7 @@ import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY, FairseqLanguageModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
@@ -136,7 +136,7 @@ class StringDataset(RowDataset):
     def ordered_indices(self) -> Sizes:
         """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
         if self.shuffled:
-            return numpy.random.permutation(len(self))
+            return self.drawn()
         return numpy.argsort(self.sizes, kind="stable")
 
 
@@ -197,12 +197,17 @@ class RegularLanguagesTask(FairseqTask):
         """Build the model. Its output has a matrix of its own, also where a preset shares it.
 
         Raises:
-            ConfigError: an option asks for outputs that are letters
+            ConfigError: it is no language model, or an option asks for outputs that are letters
         """
+        name, kind = model_class(cfg)
+        if kind is not None and not issubclass(kind, FairseqLanguageModel):
+            raise ConfigError(
+                f"--arch {name} has an encoder, and --task regular_languages no sources; choose a "
+                "language model, such as rsa_transformer_lm or transformer_lm"
+            )
         sharing = "share_decoder_input_output_embed"
         if getattr(cfg, sharing, False):
-            arch, _ = model_class(cfg)
-            if not getattr(MODEL_DATACLASS_REGISTRY.get(arch), sharing, False):
+            if not getattr(MODEL_DATACLASS_REGISTRY.get(name), sharing, False):
                 raise ConfigError(
                     f"{flag(sharing)}: the task regular_languages has {len(self.letters)} input "
                     f"symbols and {len(self.target_dictionary)} outputs, which cannot share a "

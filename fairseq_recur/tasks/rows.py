@@ -3,9 +3,15 @@
 from typing import Any
 
 import numpy
-from fairseq.data import FairseqDataset
+from fairseq.data import FairseqDataset, data_utils
+
+from fairseq_recur.compat.data import ITERATOR
+from fairseq_recur.compat.registry import source_of
 
 Sizes = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
+
+SEEDED_WITH_EPOCH = "seed + epoch" in source_of(ITERATOR)
+"""Whether the installed fairseq seeds numpy with the epoch for `ordered_indices`."""
 
 
 class RowDataset(FairseqDataset):
@@ -18,7 +24,7 @@ class RowDataset(FairseqDataset):
 
     def __init__(self, sizes: Sizes, shuffled: bool) -> None:
         super().__init__()
-        self.sizes, self.shuffled = sizes, shuffled
+        self.sizes, self.shuffled, self.epoch = sizes, shuffled, 1
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -36,6 +42,20 @@ class RowDataset(FairseqDataset):
     def num_tokens_vec(self, indices: Sizes) -> Sizes:
         """Return the sizes of rows."""
         return self.sizes[indices]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Remember the epoch whose order `ordered_indices` draws next."""
+        self.epoch = epoch
+
+    def drawn(self) -> Sizes:
+        """Return all indices in random order, another one in each epoch.
+
+        fairseq has seeded numpy, with the epoch or, in 0.12.2, without it.
+        """
+        if SEEDED_WITH_EPOCH:
+            return numpy.random.permutation(len(self))
+        with data_utils.numpy_seed(numpy.random.randint(2**31), self.epoch):
+            return numpy.random.permutation(len(self))
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

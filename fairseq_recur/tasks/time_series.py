@@ -6,6 +6,7 @@ Section 4.1 of Huang et al. (ICLR 2023), whose windows, splits and features are 
 
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Optional
 
 import numpy
@@ -148,7 +149,7 @@ class WindowDataset(RowDataset):
         Their number is a multiple of ``multiple``; the last ones are left out.
         """
         count = len(self)
-        order = numpy.random.permutation(count) if self.shuffled else numpy.arange(count)
+        order = self.drawn() if self.shuffled else numpy.arange(count)
         return order[: count - count % self.multiple]
 
 
@@ -220,13 +221,15 @@ class TimeSeriesTask(FairseqTask):
         self.mean, self.deviation = mean, deviation
         self.values.copy_(torch.from_numpy(values))
         scale = {"mean": mean.tolist(), "deviation": deviation.tolist()}
-        self.state.merge_state_dict({STATE: {"names": self.series.names, **scale}})
+        series = {"names": self.series.names, "step": self.series.step.total_seconds()}
+        self.state.merge_state_dict({STATE: {**series, **scale}})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Use the scale in a checkpoint; with an older one, that of the series stays.
 
         Raises:
-            ConfigError: the series has other variables than the training, or another order
+            ConfigError: the series has other variables than the training, or another order, or
+                another time from row to row
         """
         super().load_state_dict(state_dict)
         saved = state_dict.get(STATE)
@@ -238,6 +241,12 @@ class TimeSeriesTask(FairseqTask):
                 f"{self.cfg.series_file}: found the variables {', '.join(names)}, but the model "
                 f"was trained on {', '.join(saved['names'])}: give another --series-file, or "
                 f"choose them in this order with --series-columns {as_columns(saved['names'])}"
+            )
+        step = saved.get("step", self.series.step.total_seconds())  # older ones lack it
+        if step != self.series.step.total_seconds():
+            raise ConfigError(
+                f"{self.cfg.series_file}: found a row every {self.series.step}, but the model was "
+                f"trained on a row every {timedelta(seconds=step)}; give a series with that step"
             )
         self.set_scale(numpy.array(saved["mean"]), numpy.array(saved["deviation"]))
 

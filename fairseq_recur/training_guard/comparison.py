@@ -26,7 +26,7 @@ SECTIONS = ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimiza
 COMMON = ("seed", "fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16", "amp")
 OWN = (
     "data save_dir restore_file finetune_from_model continue_once num_workers num_workers_valid "
-    "data_buffer_size"
+    "data_buffer_size series_file"
 ).split()
 """Options of `SECTIONS` that may differ between machines, such as paths."""
 
@@ -131,9 +131,11 @@ def hash_sentences(dataset: Any, batches: Any) -> str:
     digest = hashlib.sha256()
     with same_random_numbers():
         for number in numpy.linspace(0, len(batches) - 1, COMPARED if len(batches) else 0):
+            sentence = dataset[batches[int(number)][0]]
+            if isinstance(sentence, int):  # the number of a row, which the collater reads
+                sentence = dataset.collater([sentence])
             utils.apply_to_sample(
-                lambda tensor: digest.update(tensor.double().numpy().tobytes()),
-                dataset[batches[int(number)][0]],
+                lambda tensor: digest.update(tensor.double().numpy().tobytes()), sentence
             )
     return digest.hexdigest()
 

@@ -168,6 +168,28 @@ def test_damaged_data(
     assert said in error_of(["train", data, *TRAIN], capsys)
 
 
+@pytest.mark.parametrize("task", ["language_modeling", "language_modeling_with_memory"])
+def test_data_of_language_models(
+    task: str, data: Path, checkpoint: Path, capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    arch = "transformer_lm" if task == "language_modeling" else "xl_lm_tiny"
+    train = ["train", data, "--task", task, "--arch", arch, "--max-tokens", "10"]
+    test = ["eval-lm", data, "--task", task, "--path", checkpoint]
+    assert "no dict.txt in" in error_of(train, capsys)
+    (data / "dict.txt").write_text("a 1\nb 1\n")
+    for split in ("train", "valid", "test"):
+        write_binary(data / split, [[4, 5, 2], [4, 2]])
+    passes("train", train[1:], monkeypatch)
+    passes("eval-lm", test[1:], monkeypatch)
+    write_binary(data / "test", [])
+    assert "test.idx" in error_of(test, capsys)
+    write_binary(data / "valid", [[99, 2]])
+    assert "valid.bin: found the token number 99, but its dictionary" in error_of(train, capsys)
+    (data / "train.bin").write_bytes(b"x")
+    assert "damaged" in error_of([*train, "--disable-validation"], capsys)
+
+
 def test_sides_of_different_length(data: Path, capsys: pytest.CaptureFixture) -> None:
     write_binary(data / "train.en-de.de", [[2]])
     message = error_of(["train", data, *TRAIN], capsys)

@@ -64,6 +64,20 @@ def test_training_drops_what_validation_has_read(trainer: Namespace) -> None:
     torch.testing.assert_close(again, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("samples, kept", [([{"id": 1}], True), ([{"id": 1}, {}], False)])
+def test_a_batch_that_only_keeps_a_process_company_leaves_no_memory(
+    samples: list[dict[str, int]], kept: bool, trainer: Namespace
+) -> None:
+    """It is the first one of the epoch again, which the next epoch would continue."""
+
+    def step(*_: Any) -> None:
+        trainer.model.train()(torch.randint(4, 60, (2, SEGMENT)), starts=STARTS)
+
+    train_step(step, trainer, samples)
+    (memory,) = memories_of(trainer.model)
+    assert (memory.place(STARTS + SEGMENT) is not None) == kept
+
+
 def test_a_repeated_batch_reads_what_it_read(trainer: Namespace) -> None:
     first = [validate(trainer, number) for number in range(2)]
     train_step(lambda *_: None, trainer, [])

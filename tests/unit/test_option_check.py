@@ -59,6 +59,11 @@ def test_all_options_are_told_at_once(
     assert "which end in @@; give --remove-bpe without a value" in capsys.readouterr().err
     assert main([*evaluation, "--task", "language_modeling_with_memory"]) == 2
     assert "both parts would be counted; leave it out" in capsys.readouterr().err
+    language_model = [*evaluation, "--task", "language_modeling"]
+    assert main(language_model) == 2
+    assert "--sample-break-mode eos or complete" in capsys.readouterr().err
+    main([*language_model, "--sample-break-mode", "eos"])
+    assert "remove-bpe" not in capsys.readouterr().err
     for kind in ("lazy", "cached"):
         assert main(["train", str(corpus / "bin"), *TRAIN, *save, "--dataset-impl", kind]) == 2
         said = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from fairseq.logging import metrics
 
 from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks import rows
 from fairseq_recur.tasks.languages import TARGETS, language
 from fairseq_recur.tasks.regular_languages import (
     RegularLanguagesConfig,
@@ -236,6 +238,27 @@ def test_training_batches_are_cut_anew() -> None:
     lengths = [task.dataset("bin1").size(i) for i in task.dataset("bin1").ordered_indices()]
     assert lengths == sorted(lengths)
     assert task.dataset("bin1").can_reuse_epoch_itr_across_epochs
+
+
+def test_epochs_have_other_orders_where_fairseq_seeds_them_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As fairseq 0.12.2 does; its iterator tells the data the epoch."""
+    monkeypatch.setattr(rows, "SEEDED_WITH_EPOCH", False)
+    task = make_task()
+    task.load_dataset("train")
+    train, orders = task.dataset("train"), []
+    for epoch in (1, 1, 2):
+        train.set_epoch(epoch)
+        numpy.random.seed(1)
+        orders.append(train.ordered_indices().tolist())
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(orders[0])
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer_biarn"])
+def test_a_model_with_an_encoder_is_refused(arch: str) -> None:
+    with pytest.raises(ConfigError, match=f"--arch {arch} has an encoder"):
+        make_task().build_model(Namespace(arch=arch))
 
 
 def test_task_errors() -> None:

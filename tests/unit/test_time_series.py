@@ -350,9 +350,8 @@ def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
     torch.save(made.state_dict(), tmp_path / "state.pt")
     saved = torch.load(tmp_path / "state.pt", weights_only=True)
     mean, deviation = made.mean.tolist(), made.deviation.tolist()
-    assert saved == {
-        STATE: {"names": ["load", "temperature"], "mean": mean, "deviation": deviation}
-    }
+    series = {"names": ["load", "temperature"], "step": 3600.0}
+    assert saved == {STATE: {**series, "mean": mean, "deviation": deviation}}
     longer = write_series(tmp_path / "longer.csv", 300)
     other = task(longer)
     assert other.mean.tolist() != mean
@@ -378,6 +377,20 @@ def test_other_variables_than_in_training_are_refused(tmp_path: Path, names: str
     )
     with pytest.raises(ConfigError, match=said):
         other.load_state_dict(made.state_dict())
+
+
+def test_another_step_than_in_training_is_refused(tmp_path: Path) -> None:
+    """A checkpoint from before it was stored has none."""
+    made = task(write_series(tmp_path / "x.csv"))
+    lines = (tmp_path / "x.csv").read_text().splitlines()
+    first = datetime.fromisoformat(lines[1].split(",")[0])
+    daily = [f"{first + timedelta(days=n)},{x.split(',', 1)[1]}" for n, x in enumerate(lines[1:])]
+    (tmp_path / "daily.csv").write_text("\n".join([lines[0], *daily]) + "\n")
+    other, state = task(tmp_path / "daily.csv"), made.state_dict()
+    with pytest.raises(ConfigError, match="found a row every 1 day.*trained on a row every 1:00:0"):
+        other.load_state_dict(state)
+    del state[STATE]["step"]
+    other.load_state_dict(state)
 
 
 Forecast = Callable[..., list[dict[str, str]] | str]

@@ -20,6 +20,7 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq_recur.compat.checkpoint_options import with_objects
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import whole_file
+from fairseq_recur.tasks.rows import RowDataset
 from fairseq_recur.training_guard import comparison, dictionaries, folder
 from tests.conftest import SMALL, TRAIN
 
@@ -306,6 +307,20 @@ def test_an_epoch_that_has_become_shorter_is_refused() -> None:
     state = {"version": 2, "epoch": 3, "iterations_in_epoch": 20, "shuffle": True}
     with pytest.raises(ConfigError, match="after 20 batches of epoch 3, but this epoch has 13"):
         batches(2, 0).load_state_dict(state)
+
+
+def test_rows_are_compared_not_their_numbers() -> None:
+    class Rows(RowDataset):
+        def __init__(self, values: list[float]) -> None:
+            super().__init__(numpy.ones(len(values), dtype=numpy.int64), False)
+            self.values = torch.tensor(values)
+
+        def collater(self, samples: list[int]) -> dict[str, torch.Tensor]:
+            return {"target": self.values[samples]}
+
+    one, other = Rows([1.0, 2.0]), Rows([1.0, 2.5])
+    assert comparison.hash_sentences(one, [[0, 1]]) == comparison.hash_sentences(other, [[0, 1]])
+    assert comparison.hash_sentences(one, [[1]]) != comparison.hash_sentences(other, [[1]])
 
 
 def test_compared_sentences_are_from_all_of_a_set() -> None:
