@@ -61,7 +61,7 @@ def train_step(step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         memory.evaluation = {}
     found = repeated_step(step, trainer, *args, **kwargs)
     samples = args[0] if args else kwargs["samples"]
-    if not all(samples):  # read the first batch again, for want of one; the next epoch begins there
+    if not all(samples):  # an empty one: the process has no batch left in this epoch
         for memory in memories_of(trainer.model):
             memory.clear()
     return found
