@@ -208,7 +208,7 @@ def test_the_figure_of_one_size_has_the_costs(
     figure = runpy.run_path(str(EXAMPLE / "figure.py"))
     drawn: list[Any] = []
     monkeypatch.setitem(figure["draw"].__globals__, "save", lambda made, file: drawn.append(made))
-    full = json.loads((EXAMPLE / "results" / "results.json").read_text())
+    full = json.loads((EXAMPLE / "results" / "memories.json").read_text())
     systems = ["full_continued", "segmented_16", "srformer_16"]
     one = {**full, "runs": [run for run in full["runs"] if run["system"] in systems]}
     for results in (one, full, {**one, "speed": None}):
