@@ -35,20 +35,11 @@ for set in train "$valid" test; do
     fi
 done
 
-if [ -d "$output" ] && [ "$folder" -ef "$output" ]; then
-    echo "OUTPUT $output is FOLDER, whose test set it would replace; give another folder" >&2
-    exit 2
-fi
-if [ -e "$output/data-bin" ] && [ ! -e "$output/done" ] && [ ! -e "$output/begun" ]; then
-    echo "$output/data-bin was not made by this script, which would replace it; give another OUTPUT," \
-        "or move it away" >&2
-    exit 2
-fi
-
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
 source "$root/scripts/lock.sh"
+source "$root/scripts/own.sh"
 
 # What the output depends on: other texts or languages are prepared again.
 inputs="$merges $source $target $(cat "$folder"/{train,"$valid",test}.{"$source","$target"} | cksum)"
@@ -75,8 +66,8 @@ except ConfigError as error:
 ' "$folder"/{train,"$valid",test}.{"$source","$target"}
 lock "$output"
 stop_if_done # another script may have prepared it meanwhile
+own "$output" "$folder"
 mkdir -p "$output/pieces"
-touch "$output/begun" # what is here is this script's
 rm -rf "$output/done" "$output/data-bin"
 echo "learning $merges BPE merges for both languages"
 # Print a text without a byte order mark at its beginning, which would become part of a word.

@@ -6,6 +6,7 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 source "$root/scripts/help.sh"
 source "$root/scripts/lock.sh"
+source "$root/scripts/own.sh"
 if [ $# -ne 5 ]; then
     echo "error: expected DATA WORK SIZE SOURCE TARGET, found $# arguments; give them as in" \
         "bash prepare.sh DATA WORK SIZE SOURCE TARGET" >&2
@@ -26,16 +27,7 @@ if [ -f "$work/prepared" ]; then
         "vocabulary or by another version; remove that folder, or choose another one with WORK=FOLDER" >&2
     exit 2
 fi
-if [ "$data" -ef "$work" ]; then
-    echo "error: WORK $work is DATA; give another folder" >&2
-    exit 2
-fi
-if [ -e "$work/data-bin" ] && [ ! -e "$work/begun" ]; then
-    echo "error: $work/data-bin was not made by this script, which would replace it; choose another" \
-        "folder, or move it away" >&2
-    exit 2
-fi
-touch "$work/begun" # what is here is this script's
+own "$work" "$data"
 echo "Preparing the data: $size BPE subwords for both sides, then fairseq's binary format"
 rm -rf "$work/data-bin"
 python "$here/bpe.py" "$data" "$work" "$size" "$source" "$target"

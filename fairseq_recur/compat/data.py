@@ -45,13 +45,36 @@ def batch_by_size(batch: Function, indices: Any, *args: Any, **kwargs: Any) -> A
 
 ITERATOR = "fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator"
 
+
+def epoch_in_seed() -> bool:
+    """Whether the installed fairseq seeds numpy with the epoch for `ordered_indices`."""
+    return "seed + epoch" in source_of(ITERATOR)
+
+
 resumed_batches = mend(
     "resumed batches",
     reason="the batches of all epochs are formed in the epoch in which a process starts, and drawn "
     "with that epoch's number: a training resumed in a later epoch sees different batches",
     until="a fairseq whose get_batch_iterator seeds ordered_indices without the epoch, as 0.12.2",
-    needed=lambda: "seed + epoch" in source_of(ITERATOR),
+    needed=epoch_in_seed,
 )
+
+
+@contextlib.contextmanager
+def seeded_for(epoch: int) -> Iterator[None]:
+    """Seed numpy for an order that is another one in each epoch, within `ordered_indices`.
+
+    fairseq 0.12.2 seeds it without the epoch; newer releases need nothing here.
+    """
+    if epoch_in_seed():
+        yield
+        return
+    state = numpy.random.get_state()
+    numpy.random.seed([numpy.random.randint(2**31), epoch])
+    try:
+        yield
+    finally:
+        numpy.random.set_state(state)
 
 
 @resumed_batches.patch(ITERATOR)

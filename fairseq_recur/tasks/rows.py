@@ -3,15 +3,11 @@
 from typing import Any
 
 import numpy
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.data import FairseqDataset
 
-from fairseq_recur.compat.data import ITERATOR
-from fairseq_recur.compat.registry import source_of
+from fairseq_recur.compat.data import seeded_for
 
 Sizes = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
-
-SEEDED_WITH_EPOCH = "seed + epoch" in source_of(ITERATOR)
-"""Whether the installed fairseq seeds numpy with the epoch for `ordered_indices`."""
 
 
 class RowDataset(FairseqDataset):
@@ -48,13 +44,8 @@ class RowDataset(FairseqDataset):
         self.epoch = epoch
 
     def drawn(self) -> Sizes:
-        """Return all indices in random order, another one in each epoch.
-
-        fairseq has seeded numpy, with the epoch or, in 0.12.2, without it.
-        """
-        if SEEDED_WITH_EPOCH:
-            return numpy.random.permutation(len(self))
-        with data_utils.numpy_seed(numpy.random.randint(2**31), self.epoch):
+        """Return all indices in random order, another one in each epoch; fairseq seeds numpy."""
+        with seeded_for(self.epoch):
             return numpy.random.permutation(len(self))
 
     @property

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairseq_recur.cli.fairseq_commands import run
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runner import Stopped
 from fairseq_recur.locks import hold
 
 KEY = ".key"
@@ -55,19 +54,19 @@ def step(
         ConfigError: the inputs have changed and one of the trainings exists, or no step has made
             what is in the folder
     """
-    key = key_of(name, inputs)
+    key, before = key_of(name, inputs), made_in(work / name)
     # With the process's number: children of a killed process may still write to its folder.
     folder, partial = work / name, work / f"{name}.{os.getpid()}.partial"
-    if (folder / KEY).is_file() and (folder / KEY).read_text() == key:
+    if before == Made(folder, key):
         print(f"== {name}: already done", flush=True)
-        return Made(folder, key)
+        return before
     trained = [str(path) for path in trainings if path.is_dir()]
-    if trained and (folder / KEY).is_file():
+    if trained and before is not None:
         raise ConfigError(
             f"{folder} was made from other files, which {' and '.join(trained)} was trained on; "
             "set WORK to another folder, or remove the trainings"
         )
-    if folder.exists() and not (folder / KEY).is_file():
+    if folder.exists() and before is None:
         raise ConfigError(
             f"{folder} was not made by this preparation, which would replace it; set WORK to "
             "another folder, or move this one away"
@@ -79,11 +78,11 @@ def step(
     make(partial)
     (partial / KEY).write_text(key)
     os.sync()  # the content must be on the disk before the name says that it is complete
-    before = work / f"{name}.{os.getpid()}.before.partial"
-    if folder.exists():
-        folder.rename(before)
+    replaced = work / f"{name}.{os.getpid()}.replaced.partial"
+    if before is not None:
+        folder.rename(replaced)
     partial.rename(folder)
-    shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
     return Made(folder, key)
 
 
@@ -119,19 +118,6 @@ def exclusive(work: Path) -> Iterator[None]:
         )
     with lock:
         yield
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C within the block into `Stopped`, which says that the command continues.
-
-    Raises:
-        Stopped: as above
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped("SIGINT") from None
 
 
 def need_space(folder: Path, size: int, what: str) -> None:

@@ -11,7 +11,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.experiments.runner import Stopped
 from recipes import summary_flags
 from recipes.evaluation import Evaluation, decode
-from recipes.steps import exclusive, interruptible
+from recipes.steps import exclusive
 from recipes.summary_check import check_prepared, check_texts
 from recipes.summary_options import AUTO, Choices, DataSet, choose, read_data_set
 from recipes.summary_prepare import Preparation
@@ -112,11 +112,12 @@ def main(words: list[str] | None = None) -> int:
     try:
         data = read_data_set(args.recipe / "data.yaml")
         wanted = Choices(**{choice.name: getattr(args, choice.name) for choice in fields(Choices)})
-        with interruptible():
-            run(args, data, choose(wanted))
+        run(args, data, choose(wanted))
     except (ConfigError, CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return Stopped("SIGINT").report()
     except Stopped as stopped:
         return stopped.report()
     return 0

@@ -18,7 +18,7 @@ from fairseq_recur.files import write_text
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.evaluation import TEXT, Evaluation, decode, score
 from recipes.fetch import fetch
-from recipes.steps import Made, exclusive, interruptible, need_space
+from recipes.steps import Made, exclusive, need_space
 from recipes.translation_options import Options, Recipe, read_options, read_recipe
 from recipes.translation_steps import binary_step, cut_step, model_step, text_step, tokens_step
 from recipes.translation_text import detokenise_chinese, tidy, tokeniser
@@ -184,15 +184,16 @@ def main(words: Sequence[str] | None = None) -> int:
     two.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="flags of generate")
     arguments = parser.parse_args(words)
     try:
-        with interruptible():
-            if arguments.command == "prepare":
-                recipe = read_recipe(arguments.recipe)
-                prepare(recipe, read_options(recipe, os.environ))
-            else:
-                evaluate(arguments)
+        if arguments.command == "prepare":
+            recipe = read_recipe(arguments.recipe)
+            prepare(recipe, read_options(recipe, os.environ))
+        else:
+            evaluate(arguments)
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return Stopped("SIGINT").report()
     except Stopped as stopped:
         return stopped.report()
     return 0

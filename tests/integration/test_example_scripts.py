@@ -155,7 +155,7 @@ def project(tmp_path: Path) -> Path:
         for part in ("train", "valid", "test"):
             for side in ("en", "de", "source", "target"):
                 (folder / f"{part}.{side}").write_text("a b c\n")
-    for name in ("help.sh", "lock.sh", "recipes/shared.sh", "launch/gpus.sh"):
+    for name in ("help.sh", "lock.sh", "own.sh", "recipes/shared.sh", "launch/gpus.sh"):
         (root / "scripts" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(EXAMPLES.parent / "scripts" / name, root / "scripts" / name)
     (root / "scripts" / "setup.sh").write_text("exit 0\n")
@@ -462,11 +462,23 @@ def test_options_that_say_what_they_change_are_taken(
     assert str(changes(project)[name]) == value
 
 
-def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_path: Path) -> None:
-    """In one of the languages; another number of lines is refused."""
+def copies_subwords(project: Path) -> None:
+    """Replace subword-nmt by a program that leaves the text as it is."""
     program = project / ".venv/bin/subword-nmt"
     program.write_text("#!/bin/sh\nexec cat\n")
     program.chmod(0o755)
+
+
+def preparation(example: str, data: Path, output: Path) -> list[Path | str | int]:
+    """The arguments of an example's prepare.sh."""
+    if example == "modeling_recurrence":
+        return [data, "en", "de", output, 300]
+    return [data, output, 300, "en", "de"]
+
+
+def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_path: Path) -> None:
+    """In one of the languages; another number of lines is refused."""
+    copies_subwords(project)
     texts = tmp_path / "texts"
     texts.mkdir()
     for part in ("train", "valid", "test"):
@@ -501,9 +513,7 @@ def test_text_in_another_encoding_is_one_message(
 
 def test_byte_order_marks_are_dropped(project: Path, script: Script, tmp_path: Path) -> None:
     """Of each file: from what the codes are learned from, the pieces and the test set."""
-    program = project / ".venv/bin/subword-nmt"
-    program.write_text("#!/bin/sh\nexec cat\n")
-    program.chmod(0o755)
+    copies_subwords(project)
     texts, output = tmp_path / "texts", tmp_path / "output"
     texts.mkdir()
     for part, language in itertools.product(("train", "valid", "test"), ("de", "en")):
@@ -684,20 +694,15 @@ def test_data_are_prepared_once(project: Path, script: Script) -> None:
 @pytest.mark.parametrize("example", ["quickstart", "modeling_recurrence"])
 def test_files_of_the_user_are_not_replaced(example: str, project: Path, script: Script) -> None:
     """Neither the texts, by output in their folder, nor data that the script has not made."""
-    program = project / ".venv/bin/subword-nmt"
-    program.write_text("#!/bin/sh\nexec cat\n")
-    program.chmod(0o755)
+    copies_subwords(project)
     data, work = project / "examples/quickstart/data", project / "work"
 
     def prepare(output: Path) -> "subprocess.CompletedProcess[str]":
-        words = [data, output, 300, "en", "de"]
-        if example == "modeling_recurrence":
-            words = [data, "en", "de", output, 300]
-        return script(f"{example}/prepare.sh", *words)
+        return script(f"{example}/prepare.sh", *preparation(example, data, output))
 
     before = {path: path.read_bytes() for path in data.iterdir() if path.is_file()}
     done = prepare(data / "../data")
-    assert done.returncode == 2 and "give another folder" in done.stderr
+    assert done.returncode == 2 and "is the folder of the texts" in done.stderr
     assert before == {path: path.read_bytes() for path in data.iterdir()}
     (work / "data-bin").mkdir(parents=True)
     (work / "data-bin/mine").touch()
@@ -716,13 +721,9 @@ def test_files_of_the_user_are_not_replaced(example: str, project: Path, script:
 @pytest.mark.parametrize("example", ["quickstart", "modeling_recurrence"])
 def test_one_preparation_at_a_time(example: str, project: Path, script: Script) -> None:
     """In a folder; the second one finds that there is nothing left to do."""
-    program = project / ".venv/bin/subword-nmt"
-    program.write_text("#!/bin/sh\nexec cat\n")
-    program.chmod(0o755)
+    copies_subwords(project)
     data, work = project / "examples/quickstart/data", project / "work"
-    words = [data, work, 300, "en", "de"]
-    if example == "modeling_recurrence":
-        words = [data, "en", "de", work, 300]
+    words = preparation(example, data, work)
     work.mkdir()
     lock = os.open(work, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)

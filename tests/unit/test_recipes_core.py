@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from recipes.evaluation import Evaluation, decode
 from recipes.fetch import Archive, fetch, sha256
-from recipes.steps import Made, binarize, interruptible, need_space, step
+from recipes.steps import Made, binarize, need_space, step
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runner import Stopped
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -234,13 +233,6 @@ def test_a_step_reads_what_it_replaces(tmp_path: Path) -> None:
     step(tmp_path, "model", [3], lambda folder: shutil.copy(tmp_path / "model/file", folder))
     assert (tmp_path / "model/file").read_text() == "pieces"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_ctrl_c_says_that_the_same_command_continues(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Stopped) as stopped, interruptible():
-        raise KeyboardInterrupt
-    assert stopped.value.report() == 130
-    assert "stopped by SIGINT; the same command continues" in capsys.readouterr().err
 
 
 def test_a_step_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:

@@ -169,6 +169,23 @@ def test_a_signal_stops_an_evaluation_with_one_line(
     assert capsys.readouterr().err == "\nstopped by SIGINT; the same command continues from here\n"
 
 
+@pytest.mark.parametrize("recipe", [translation, summarization])
+def test_ctrl_c_stops_a_preparation_with_one_line(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    read = "read_recipe" if recipe is translation else "read_data_set"
+    monkeypatch.setattr(recipe, read, interrupted)
+    words = [str(tmp_path)]
+    if recipe is summarization:
+        words = ["--recipe", str(tmp_path), "--work-dir", str(tmp_path)]
+    assert recipe.main(["prepare", *words]) == 130
+    assert capsys.readouterr().err == "\nstopped by SIGINT; the same command continues from here\n"
+
+
 def test_a_translation_is_scored_and_compared(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

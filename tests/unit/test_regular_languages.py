@@ -13,9 +13,9 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from fairseq_recur.compat import data
 from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.tasks import rows
 from fairseq_recur.tasks.languages import TARGETS, language
 from fairseq_recur.tasks.regular_languages import (
     RegularLanguagesConfig,
@@ -244,7 +244,7 @@ def test_epochs_have_other_orders_where_fairseq_seeds_them_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As fairseq 0.12.2 does; its iterator tells the data the epoch."""
-    monkeypatch.setattr(rows, "SEEDED_WITH_EPOCH", False)
+    monkeypatch.setattr(data, "epoch_in_seed", lambda: False)
     task = make_task()
     task.load_dataset("train")
     train, orders = task.dataset("train"), []
